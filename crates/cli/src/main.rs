@@ -1,0 +1,2 @@
+//! Cherenkov.
+fn main() {}
