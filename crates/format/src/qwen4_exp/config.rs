@@ -1,0 +1,223 @@
+//! The geometry and constants of one `qwen4_exp` model, normalised.
+//!
+//! Owns: the values, after every default and spelling of config.json has been resolved.
+//! Never: reading files (see `checkpoint`), arithmetic.
+
+use serde::{Deserialize, Serialize};
+
+/// Token mixer of a trunk layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mixer {
+    /// Gated DeltaNet (`linear_attention`).
+    Delta,
+    /// QSA attention (`full_attention`).
+    Attention,
+}
+
+/// Activation of the DeltaNet output gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gate {
+    /// Logistic sigmoid.
+    Sigmoid,
+    /// `x * sigmoid(x)`.
+    Silu,
+}
+
+/// QSA attention with its indexer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attention {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Values per head.
+    pub head_dim: usize,
+    /// Rotated dimensions of a head: floor(head_dim * partial_rotary_factor).
+    pub rope_dims: usize,
+    /// Base of the rotary frequencies `theta^(-2i/rope_dims)`.
+    pub rope_theta: f64,
+    /// How the frequencies are shared among the axes (t, h, w).
+    pub mrope_section: [usize; 3],
+    /// Query heads of the indexer.
+    pub index_heads: usize,
+    /// Values per indexer head.
+    pub index_dim: usize,
+    /// Tokens that the selection may keep.
+    pub index_budget: usize,
+    /// Tokens per block.
+    pub index_ratio: usize,
+}
+
+impl Attention {
+    /// Blocks that the selection may keep.
+    pub fn budget_blocks(&self) -> usize {
+        self.index_budget / self.index_ratio
+    }
+
+    /// Width of the index projection: the query heads, then one key.
+    pub fn index_width(&self) -> usize {
+        (self.index_heads + 1) * self.index_dim
+    }
+}
+
+/// Gated DeltaNet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delta {
+    /// Heads of q and k.
+    pub key_heads: usize,
+    /// Heads of v, z, beta, decay and the state.
+    pub value_heads: usize,
+    /// Values per q or k head.
+    pub key_dim: usize,
+    /// Values per v head.
+    pub value_dim: usize,
+    /// Taps of the causal convolution.
+    pub conv_kernel: usize,
+    /// Output gate.
+    pub gate: Gate,
+}
+
+impl Delta {
+    /// Channels of the convolution: q, k, v concatenated.
+    pub fn channels(&self) -> usize {
+        2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+    }
+
+    /// Width of v and z.
+    pub fn value_width(&self) -> usize {
+        self.value_heads * self.value_dim
+    }
+}
+
+/// Mixture of experts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Moe {
+    /// Routed experts of a layer.
+    pub experts: usize,
+    /// Experts per token.
+    pub top_k: usize,
+    /// Inner width of a routed expert.
+    pub width: usize,
+    /// Inner width of the shared expert.
+    pub shared_width: usize,
+    /// Whether the chosen weights are divided by their sum.
+    pub norm_topk: bool,
+}
+
+/// Hyper-connections.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hyper {
+    /// Residual streams.
+    pub count: usize,
+    /// Inner width of the mixing gate.
+    pub rank: usize,
+}
+
+/// N-gram embeddings (PLE).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ple {
+    /// ZERO-based trunk layers that have one, ascending.
+    pub layers: Vec<usize>,
+    /// Width of the concatenated rows.
+    pub embed_dim: usize,
+    /// Taps of the dilated convolution; its dilation is `ngram`.
+    pub conv_kernel: usize,
+    /// Longest n-gram.
+    pub ngram: usize,
+    /// Hash heads per n-gram length.
+    pub heads_per_ngram: usize,
+    /// Head sizes are successive primes at or above this.
+    pub vocab_base: u64,
+    /// Table row counts are multiples of this.
+    pub divisor: u64,
+    /// Seed of the multipliers.
+    pub seed: u64,
+}
+
+impl Ple {
+    /// Hash heads of one table.
+    pub fn heads(&self) -> usize {
+        (self.ngram - 1) * self.heads_per_ngram
+    }
+
+    /// Values per table row.
+    pub fn row_width(&self) -> usize {
+        self.embed_dim / self.heads()
+    }
+
+    /// Normalised rows of history that the convolution needs.
+    pub fn history(&self) -> usize {
+        (self.conv_kernel - 1) * self.ngram
+    }
+}
+
+/// Which norm the draft head applies to the trunk's residual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HiddenNorm {
+    /// One RMS over all streams.
+    Global,
+    /// One RMS per stream.
+    PerStream,
+}
+
+/// The draft head.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mtp {
+    /// Norm of the hidden input.
+    pub hidden_norm: HiddenNorm,
+}
+
+/// The whole text model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Width of one residual stream.
+    pub hidden: usize,
+    /// Rows of the embedding.
+    pub vocab: usize,
+    /// Epsilon of every RMS norm.
+    pub eps: f64,
+    /// Longest sequence the model was made for.
+    pub max_positions: usize,
+    /// Whether lm_head is the embedding.
+    pub tied_embeddings: bool,
+    /// The trunk's mixers, first layer first.
+    pub layers: Vec<Mixer>,
+    /// Attention layers (and the draft head's).
+    pub attention: Attention,
+    /// DeltaNet layers.
+    pub delta: Delta,
+    /// Experts of every layer.
+    pub moe: Moe,
+    /// Residual streams.
+    pub hyper: Hyper,
+    /// N-gram embeddings, if any.
+    pub ple: Option<Ple>,
+    /// Draft head, if any.
+    pub mtp: Option<Mtp>,
+    /// Token on which the n-gram window resets.
+    pub eos_hash: u32,
+    /// Tokens that end generation, ascending.
+    pub eos_stop: Vec<u32>,
+}
+
+impl Config {
+    /// Width of the whole residual: streams times hidden.
+    pub fn wide(&self) -> usize {
+        self.hyper.count * self.hidden
+    }
+
+    /// Layers with routed experts: the trunk's, then the draft head's.
+    pub fn expert_layers(&self) -> usize {
+        self.layers.len() + usize::from(self.mtp.is_some())
+    }
+}

@@ -1,0 +1,88 @@
+//! The record of one routed expert: its three matrices in one page-aligned run of bytes.
+//!
+//! Owns: offsets within a record. Never: reading, checksums.
+
+use crate::encoding::Encoding;
+use crate::matrix::MatrixRef;
+use serde::{Deserialize, Serialize};
+
+/// Records start and end on multiples of this many bytes, so that uncached reads need no bounce.
+pub const PAGE_BYTES: usize = 4096;
+
+/// One matrix of an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Projection {
+    /// `[width, hidden]`.
+    Gate,
+    /// `[width, hidden]`.
+    Up,
+    /// `[hidden, width]`.
+    Down,
+}
+
+/// Where the matrices of an expert lie in its record; the same for every expert of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordLayout {
+    hidden: usize,
+    width: usize,
+    /// Encoding of gate and up, `[width, hidden]`.
+    inner: Encoding,
+    /// Encoding of down, `[hidden, width]`.
+    outer: Encoding,
+}
+
+impl RecordLayout {
+    /// The layout for experts of this geometry; `None` when a width does not fit its encoding.
+    pub fn new(hidden: usize, width: usize, inner: Encoding, outer: Encoding) -> Option<Self> {
+        inner.byte_len(width, hidden)?.checked_mul(2)?;
+        outer.byte_len(hidden, width)?;
+        Some(Self { hidden, width, inner, outer })
+    }
+
+    /// Width of the expert's input and output.
+    pub fn hidden(&self) -> usize {
+        self.hidden
+    }
+
+    /// Inner width.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// (rows, columns, encoding) of one matrix.
+    pub fn shape(&self, which: Projection) -> (usize, usize, Encoding) {
+        match which {
+            Projection::Gate | Projection::Up => (self.width, self.hidden, self.inner),
+            Projection::Down => (self.hidden, self.width, self.outer),
+        }
+    }
+
+    /// Offset and length of one matrix in bytes; offsets are multiples of 64.
+    pub fn span(&self, which: Projection) -> (usize, usize) {
+        let inner = self.inner.byte_len(self.width, self.hidden).expect("checked by new");
+        let outer = self.outer.byte_len(self.hidden, self.width).expect("checked by new");
+        let step = inner.next_multiple_of(64);
+        match which {
+            Projection::Gate => (0, inner),
+            Projection::Up => (step, inner),
+            Projection::Down => (2 * step, outer),
+        }
+    }
+
+    /// Bytes of a record, padding included: a multiple of [`PAGE_BYTES`].
+    pub fn bytes(&self) -> usize {
+        let (offset, len) = self.span(Projection::Down);
+        (offset + len).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// One matrix of `record`.
+    ///
+    /// # Panics
+    /// When `record` is shorter than [`Self::bytes`].
+    pub fn matrix<'a>(&self, record: &'a [u8], which: Projection) -> MatrixRef<'a> {
+        let (rows, cols, encoding) = self.shape(which);
+        let (offset, len) = self.span(which);
+        MatrixRef::new(rows, cols, encoding, &record[offset..offset + len]).expect("sizes agree")
+    }
+}
