@@ -1,0 +1,581 @@
+//! The seam between the wiring and the hardware: about twenty verbs.
+//!
+//! Owns: the meaning of each verb (its equation), the handles that name memory of a device.
+//! Never: layer order (see the families), kernels (see the devices).
+//!
+//! Every verb works on the rows of the batch given to [`Device::begin`]. Activations are handles to
+//! f32 arrays `[rows, width]` of the device; weights and vectors are the device's own types. A verb's
+//! result for a row depends on that row, its sequence's state and the weights only: never on the
+//! other rows, on how rows were cut into batches, or on threads.
+
+use crate::batch::Batch;
+use crate::error::Result;
+use cherenkov_experts::{Bank, Wave};
+use cherenkov_format::Matrix;
+use cherenkov_format::qwen4_exp::config::{Attention, Delta, Gate};
+use cherenkov_format::record::RecordLayout;
+
+/// An activation: f32 `[rows, width]` in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Act {
+    /// Number of the activation, counted from 0 in order of allocation.
+    pub id: u16,
+    /// Values per row.
+    pub width: u32,
+}
+
+/// Selected blocks per row, in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Picks {
+    /// Number of the selection buffer.
+    pub id: u16,
+    /// Most blocks per row.
+    pub blocks: u32,
+}
+
+/// The recurrent state of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(pub u32);
+
+/// A page: the attention rows of one stretch of one sequence, in every attention layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PageId(pub u32);
+
+/// A ring of the last rows of some activation, per sequence, addressed by row index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RowLane(pub u16);
+
+/// The recurrent matrix of one DeltaNet layer, per sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeltaLane(pub u16);
+
+/// Keys, values and index keys of one attention layer, in pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvLane(pub u16);
+
+/// Where in the forward pass the following verbs belong; for decorators and errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Token embedding.
+    Embed,
+    /// A trunk layer.
+    Layer(u32),
+    /// Final mixer and logits.
+    Head,
+    /// The draft head.
+    Draft,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Embed => write!(f, "the embedding"),
+            Self::Layer(layer) => write!(f, "layer {layer}"),
+            Self::Head => write!(f, "the head"),
+            Self::Draft => write!(f, "the draft head"),
+        }
+    }
+}
+
+/// What a device must have room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Rows of a batch.
+    pub rows: usize,
+    /// Open sequences.
+    pub slots: usize,
+    /// Pages shared by all sequences.
+    pub pages: usize,
+    /// Rows of a page; a multiple of the index ratio.
+    pub page_rows: usize,
+}
+
+/// The experts chosen for each row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Routes {
+    /// Experts per row.
+    pub k: usize,
+    /// Expert ids, `k` per row, ascending within a row.
+    pub ids: Vec<u32>,
+    /// The weight of each.
+    pub weights: Vec<f32>,
+}
+
+impl Routes {
+    /// Every chosen expert once, ascending.
+    pub fn distinct(&self) -> Vec<u32> {
+        let mut ids = self.ids.clone();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+}
+
+/// One source row of [`Device::recall`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Recall {
+    /// A row of the activation.
+    Row(u32),
+    /// A kept row of a sequence.
+    Kept {
+        /// Whose.
+        slot: SlotId,
+        /// Index of the row within its sequence.
+        index: u32,
+    },
+}
+
+/// Weights of one hyper-connection. `C` streams of width `h`.
+#[derive(Debug)]
+pub struct Hyper<M, V> {
+    /// Streams.
+    pub count: usize,
+    /// Grouped norm `[C*h]`.
+    pub norm: V,
+    /// `[rank, C*h]`.
+    pub down: M,
+    /// `[C*h, rank]`.
+    pub up: M,
+    /// `[C, C*h]`; absent in a final mixer.
+    pub inject: Option<M>,
+}
+
+/// Constants of one DeltaNet layer.
+#[derive(Debug)]
+pub struct DeltaWeights<V> {
+    /// Geometry.
+    pub spec: Delta,
+    /// `[value_heads]`: the decay is `-exp(a_log) * softplus(a + dt_bias)`.
+    pub a_log: V,
+    /// `[value_heads]`.
+    pub dt_bias: V,
+    /// Plain norm weight `[value_dim]`.
+    pub norm: V,
+}
+
+/// Activations of one DeltaNet step.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaIo {
+    /// `[q | k | v]` after convolution and SiLU.
+    pub qkv: Act,
+    /// Output gate input, one value per output.
+    pub z: Act,
+    /// Decay input per value head.
+    pub a: Act,
+    /// Beta input per value head.
+    pub b: Act,
+    /// Gated, normed output `[value_heads * value_dim]`.
+    pub out: Act,
+}
+
+/// Constants of one attention layer.
+#[derive(Debug)]
+pub struct AttentionWeights<V> {
+    /// Geometry.
+    pub spec: Attention,
+    /// `[head_dim]`.
+    pub q_norm: V,
+    /// `[head_dim]`.
+    pub k_norm: V,
+    /// `[index_dim]`.
+    pub index_q_norm: V,
+    /// `[index_dim]`.
+    pub index_k_norm: V,
+}
+
+/// Weights of a shared expert with its gate.
+#[derive(Debug)]
+pub struct Shared<M> {
+    /// `[width, hidden]`.
+    pub gate_proj: M,
+    /// `[width, hidden]`.
+    pub up_proj: M,
+    /// `[hidden, width]`.
+    pub down_proj: M,
+    /// `[1, hidden]`.
+    pub gate: M,
+}
+
+/// Constants of one PLE layer. `C` streams of width `h`.
+#[derive(Debug)]
+pub struct PleWeights<V> {
+    /// Streams.
+    pub count: usize,
+    /// Grouped norm `[C*h]` of the keys.
+    pub norm_key: V,
+    /// Grouped norm `[C*h]` of the residual.
+    pub norm_query: V,
+    /// Grouped norm `[C*h]` before the convolution.
+    pub norm_conv: V,
+    /// Taps `[C*h, kernel]`, last one on the current row.
+    pub taps: V,
+    /// Taps.
+    pub kernel: usize,
+    /// Rows between taps.
+    pub dilation: usize,
+}
+
+/// Hardware that can run the verbs.
+///
+/// Loading: create weights, activations and lanes, then call [`Self::allocate`] once. Running:
+/// [`Self::begin`], then verbs.
+pub trait Device {
+    /// A projection `[out, in]` on the device.
+    type Matrix;
+    /// A small f32 vector (or taps) on the device.
+    type Vector;
+    /// Where expert records land.
+    type Bank: Bank;
+
+    /// Short name for messages.
+    fn name(&self) -> &'static str;
+
+    // ---- loading ----
+
+    /// Moves a projection to the device.
+    ///
+    /// # Errors
+    /// When the device has no room or cannot use the encoding.
+    fn matrix(&mut self, matrix: Matrix) -> Result<Self::Matrix>;
+
+    /// Moves a vector to the device.
+    ///
+    /// # Errors
+    /// When the device has no room.
+    fn vector(&mut self, values: &[f32]) -> Result<Self::Vector>;
+
+    /// Declares an activation. Ids count up from 0.
+    fn act(&mut self, width: usize) -> Act;
+
+    /// Declares a selection buffer of at most `blocks` blocks per row. Ids count up from 0.
+    fn picks(&mut self, blocks: usize) -> Picks;
+
+    /// Declares a ring that remembers at least `history` rows of `width` values before any row that
+    /// can still be reached, whatever is taken back. Ids count up from 0.
+    fn row_lane(&mut self, width: usize, history: usize) -> RowLane;
+
+    /// Declares the recurrent state of a DeltaNet layer. Ids count up from 0.
+    fn delta_lane(&mut self, spec: &Delta) -> DeltaLane;
+
+    /// Declares the pages of an attention layer. Ids count up from 0.
+    fn kv_lane(&mut self, spec: &Attention) -> KvLane;
+
+    /// Makes room for everything declared.
+    ///
+    /// # Errors
+    /// When the device has no room.
+    fn allocate(&mut self, limits: Limits) -> Result<()>;
+
+    /// A bank of `slots` records.
+    ///
+    /// # Errors
+    /// When the device has no room.
+    fn bank(&mut self, slots: usize, layout: &RecordLayout) -> Result<Self::Bank>;
+
+    // ---- state of sequences ----
+
+    /// Sets the recurrent state of a sequence to that of an empty one.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn reset_slot(&mut self, slot: SlotId) -> Result<()>;
+
+    /// Copies the recurrent state of a settled sequence.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn copy_slot(&mut self, from: SlotId, to: SlotId) -> Result<()>;
+
+    /// Appends the recurrent state of a settled sequence to `out`, as bytes.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn save_slot(&mut self, slot: SlotId, out: &mut Vec<u8>) -> Result<()>;
+
+    /// Sets a recurrent state from bytes of [`Self::save_slot`].
+    ///
+    /// # Errors
+    /// When the bytes have another length than this device writes.
+    fn load_slot(&mut self, slot: SlotId, bytes: &[u8]) -> Result<()>;
+
+    /// Copies a page, all attention layers of it.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<()>;
+
+    /// Appends a page to `out`, as bytes.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn save_page(&mut self, page: PageId, out: &mut Vec<u8>) -> Result<()>;
+
+    /// Sets a page from bytes of [`Self::save_page`].
+    ///
+    /// # Errors
+    /// When the bytes have another length than this device writes.
+    fn load_page(&mut self, page: PageId, bytes: &[u8]) -> Result<()>;
+
+    /// Says that the first `rows` rows of the sequence's tentative run stay and the others never
+    /// happened. Required before the sequence's next run, and for nothing else.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn settle(&mut self, slot: SlotId, rows: usize) -> Result<()>;
+
+    // ---- a pass ----
+
+    /// Starts a pass over these rows.
+    ///
+    /// # Errors
+    /// When there are more rows than [`Limits::rows`].
+    fn begin(&mut self, batch: &Batch) -> Result<()>;
+
+    /// Says where the following verbs belong.
+    fn enter(&mut self, _place: Place) {}
+
+    /// Writes host values `[rows, width]`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn put(&mut self, x: Act, values: &[f32]) -> Result<()>;
+
+    /// Reads an activation back, `[rows, width]`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn fetch(&mut self, x: Act) -> Result<Vec<f32>>;
+
+    /// Reads a selection back: per row the chosen blocks, ascending.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn fetch_picks(&mut self, picks: Picks) -> Result<Vec<Vec<u32>>>;
+
+    /// Overwrites a selection; for decorators that keep two devices in step.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn put_picks(&mut self, picks: Picks, blocks: &[Vec<u32>]) -> Result<()>;
+
+    // ---- verbs ----
+
+    /// `out = table[token]` for the batch's tokens.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn embed(&mut self, table: &Self::Matrix, out: Act) -> Result<()>;
+
+    /// Every stream of `out` becomes `x`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn repeat(&mut self, x: Act, out: Act) -> Result<()>;
+
+    /// Every stream of `stream` gains `x`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn add_repeat(&mut self, x: Act, stream: Act) -> Result<()>;
+
+    /// RMS norm of each of `groups` equal slices of a row by itself: `x * rsqrt(mean(x^2) + eps) * w`,
+    /// `w` as wide as the row. The epsilon is the model's, given to the device's constructor.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn norm(&mut self, w: &Self::Vector, groups: usize, x: Act, out: Act) -> Result<()>;
+
+    /// `out = W x`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn linear(&mut self, w: &Self::Matrix, x: Act, out: Act) -> Result<()>;
+
+    /// `out_c = W x_c` for every stream c; `x` and `out` hold the same number of streams.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn linear_streams(&mut self, w: &Self::Matrix, x: Act, out: Act) -> Result<()>;
+
+    /// Hyper-connection read: `n = grouped_norm(stream)`, `g = sigmoid(up(silu(down(n) / C)))`,
+    /// `out = mean_c g_c * n_c`; with injection weights also `gate = 2 sigmoid(inject(n) / C)`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn hyper_read(
+        &mut self,
+        w: &Hyper<Self::Matrix, Self::Vector>,
+        stream: Act,
+        out: Act,
+        gate: Act,
+    ) -> Result<()>;
+
+    /// `stream_c += gate_c * y`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn hyper_write(&mut self, y: Act, gate: Act, stream: Act) -> Result<()>;
+
+    /// Fusion point: write, then read the next hyper-connection.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn hyper_turn(
+        &mut self,
+        y: Act,
+        w: &Hyper<Self::Matrix, Self::Vector>,
+        stream: Act,
+        out: Act,
+        gate: Act,
+    ) -> Result<()> {
+        self.hyper_write(y, gate, stream)?;
+        self.hyper_read(w, stream, out, gate)
+    }
+
+    /// Causal depthwise convolution over the sequence's rows, then SiLU. `taps` is
+    /// `[width, kernel]`, last tap on the current row; the lane remembers the inputs.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn conv_silu(
+        &mut self,
+        lane: RowLane,
+        taps: &Self::Vector,
+        kernel: usize,
+        x: Act,
+        out: Act,
+    ) -> Result<()>;
+
+    /// Gated delta rule and its gated output norm (MODEL "Gated DeltaNet"), row by row in sequence.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn delta(
+        &mut self,
+        lane: DeltaLane,
+        w: &DeltaWeights<Self::Vector>,
+        io: DeltaIo,
+    ) -> Result<()>;
+
+    /// Norms and rotates the keys, stores keys and values; stores the raw index keys (the last
+    /// `index_dim` values of `index`), and the pooled, normed, rotated key of every block that
+    /// becomes complete. `raw` is the ring of raw index keys.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn kv_append(
+        &mut self,
+        lane: KvLane,
+        raw: RowLane,
+        w: &AttentionWeights<Self::Vector>,
+        k: Act,
+        v: Act,
+        index: Act,
+    ) -> Result<()>;
+
+    /// Chooses the visible complete blocks of each row: the `budget_blocks` best by
+    /// `sum_heads relu(q . key) / sqrt(index_dim)`, lowest block first among equals; all of them while
+    /// they are at most that many.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn select(
+        &mut self,
+        lane: KvLane,
+        w: &AttentionWeights<Self::Vector>,
+        index: Act,
+        picks: Picks,
+    ) -> Result<()>;
+
+    /// Softmax attention over the picked blocks and the incomplete tail, times the sigmoid of the
+    /// gate. `q` holds `[q | gate]` per head; `out` `[heads * head_dim]`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn attend(
+        &mut self,
+        lane: KvLane,
+        w: &AttentionWeights<Self::Vector>,
+        q: Act,
+        picks: Picks,
+        out: Act,
+    ) -> Result<()>;
+
+    /// Softmax over the router's logits, the `k` largest (lowest id among equals), their weights
+    /// divided by their sum when `norm` says so. The host waits for the result.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn route(&mut self, w: &Self::Matrix, k: usize, norm: TopkNorm, x: Act) -> Result<Routes>;
+
+    /// For every (row, rank) routed to an expert of the wave:
+    /// `parts[row, rank] = down(silu(gate(x)) * up(x))`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn experts(
+        &mut self,
+        bank: &Self::Bank,
+        wave: &Wave,
+        routes: &Routes,
+        x: Act,
+        parts: Act,
+    ) -> Result<<Self::Bank as Bank>::Ticket>;
+
+    /// `out = sigmoid(gate x) * down(silu(gate_proj x) * up_proj x)`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn shared_expert(&mut self, w: &Shared<Self::Matrix>, x: Act, out: Act) -> Result<()>;
+
+    /// `out = sum over ranks, ascending, of weight * parts`, then `+ shared`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn combine(&mut self, routes: &Routes, parts: Act, shared: Act, out: Act) -> Result<()>;
+
+    /// PLE: per stream `a = (norm(key)_c . norm(stream)_c) / sqrt(h)`,
+    /// `a = sign(a) sqrt(max(|a|, 1e-6))`, `G_c = sigmoid(a) * val`;
+    /// `stream += G + silu(conv(norm(G)))`. The lane remembers `norm(G)`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn ngram_add(
+        &mut self,
+        lane: RowLane,
+        w: &PleWeights<Self::Vector>,
+        key: Act,
+        val: Act,
+        stream: Act,
+    ) -> Result<()>;
+
+    /// Remembers the last rows of `x` of each sequence.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn keep(&mut self, lane: RowLane, x: Act) -> Result<()>;
+
+    /// `out[i]` becomes a row of `x` (of the batch before, or of this one) or a kept row.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn recall(&mut self, lane: RowLane, x: Act, from: &[Recall], out: Act) -> Result<()>;
+
+    /// `W x` of the chosen rows, on the host: `[chosen, out]`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn logits(&mut self, w: &Self::Matrix, x: Act, rows: &[u32]) -> Result<Vec<f32>>;
+}
+
+/// Whether chosen router weights are divided by their sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopkNorm {
+    /// They are.
+    Sum,
+    /// They stay as the softmax gave them.
+    None,
+}
+
+/// Activation of a gate; re-exported for devices.
+pub type GateAct = Gate;
