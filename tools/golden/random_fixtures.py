@@ -11,6 +11,7 @@ turn until no router or block choice is close enough to a tie for rounding to tu
 """
 import json
 import os
+import re
 import shutil
 import sys
 
@@ -57,8 +58,8 @@ FIXTURES = {
     "wide": ("hidden_size 64, hc_count 2; head_dim 64 larger than the index head size 32, rotary factor 0.25 (16 of 32 index "
              "dimensions, as in the official model 64 of 128); n_v/n_k 3; conv kernel 3; kv heads = heads; no MTP",
              dict(hidden_size=64, hc_count=2, num_hidden_layers=2, layer_types=[LINEAR, FULL], num_attention_heads=2,
-                  num_key_value_heads=2, head_dim=64, linear_num_key_heads=1, linear_num_value_heads=3,
-                  linear_key_head_dim=32, linear_value_head_dim=32, linear_conv_kernel_dim=3, ple_layer_ids=[1],
+                  num_key_value_heads=2, head_dim=64, linear_num_key_heads=2, linear_num_value_heads=6,
+                  linear_conv_kernel_dim=3, ple_layer_ids=[1],
                   mtp_num_hidden_layers=0,
                   rope_parameters=dict(rope_theta=10000.0, partial_rotary_factor=0.25, rope_type="default",
                                        mrope_section=[3, 3, 2], mrope_interleaved=True)), False),
@@ -338,7 +339,7 @@ def build(root, name, tries=200):
         if name == "ties" and not any(p["zero_ties"] for p in infos):
             continue
         break
-    save_file(tensors, os.path.join(folder, "golden.safetensors"), metadata=dict(magic=MAGIC, version=str(VERSION)))
+    save_file(tensors, os.path.join(folder, "golden.safetensors"), metadata={MAGIC: str(VERSION)})
     write_json(os.path.join(folder, "golden.json"), dict(
         magic=MAGIC, version=VERSION, name=name, covers=FIXTURES[name][0], seed=seed,
         regenerate=f"python tools/golden/random_fixtures.py fixtures {name}",
@@ -355,8 +356,10 @@ def versions():
 
 
 def write_json(path, value):
+    """Indented, but lists of numbers on one line."""
+    text = re.sub(r"\[[\s\d,]+\]", lambda m: re.sub(r"\s+", " ", m[0]), json.dumps(value, indent=1))
     with open(path, "w") as f:
-        f.write(json.dumps(value, indent=1) + "\n")
+        f.write(text + "\n")
 
 
 # ---- hash constants of the official model ----
@@ -373,7 +376,8 @@ def official_hash(path):
     with torch.device("meta"):
         skeleton = hf.Qwen4ExpTextNGramEmbedding(Qwen4ExpTextConfig(**OFFICIAL), OFFICIAL["ple_embed_dim"], 1, 0)
     table_rows = skeleton.ngram_embedding.num_embeddings
-    skeleton.layer_multipliers = hf._build_layer_multipliers(OFFICIAL["vocab_size"], OFFICIAL["ngram_size"], 0, OFFICIAL["seed"])
+    skeleton.layer_multipliers = hf._build_layer_multipliers(
+        OFFICIAL["vocab_size"], OFFICIAL["ngram_size"], 0, OFFICIAL["seed"])
     skeleton.ngram_heads_vocab_sizes = torch.tensor(skeleton.head_vocab_sizes)
     skeleton.ngram_heads_offsets = torch.tensor(skeleton.head_offsets)
     skeleton.ngram_embedding = Rows()
