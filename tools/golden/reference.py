@@ -8,7 +8,7 @@ import contextlib
 import os
 
 import torch
-from transformers.models.qwen4_exp import Qwen4ExpForCausalLM
+from transformers.models.qwen4_exp import Qwen4ExpForCausalLM, Qwen4ExpTextConfig
 from transformers.utils import logging
 
 torch.set_num_threads(int(os.environ.get("GOLDEN_THREADS", "2")))
@@ -22,6 +22,15 @@ def load(folder):
     model, info = Qwen4ExpForCausalLM.from_pretrained(folder, output_loading_info=True, **OPTIONS)
     problems = {k: v for k, v in info.items() if v and k in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     assert not problems, problems
+    return model.eval()
+
+
+def from_tensors(text_config, tensors):
+    """The text model with exactly these float32 tensors, named as in the official checkpoint without prefix."""
+    model = Qwen4ExpForCausalLM._from_config(Qwen4ExpTextConfig(**text_config), **OPTIONS)
+    own = {k if k.startswith("lm_head") else "model." + k: torch.tensor(v) for k, v in tensors.items()
+           if not k.startswith("mtp.")}
+    model.load_state_dict(own, strict=True)
     return model.eval()
 
 
@@ -92,3 +101,13 @@ def run(model, ids):
         qsa_margin={i: m for i, (m, _) in zip(full, blocks)},
         zero_ties=sum(t for _, t in blocks),
     )
+
+
+@torch.no_grad()
+def greedy(model, ids, count):
+    """`count` ids by argmax (fewer when the config's eos comes), with the cache, and the logit gap of every choice."""
+    with lowest_block_first([[]]):
+        out = model.generate(torch.tensor([ids]), max_new_tokens=count, do_sample=False, return_dict_in_generate=True,
+                             output_logits=True, pad_token_id=0)
+    top = torch.stack(out.logits)[:, 0].topk(2).values
+    return out.sequences[0, len(ids):].tolist(), (top[:, 0] - top[:, 1]).tolist()
