@@ -9,6 +9,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// What can go wrong with bytes on disk. Every message names the file, what was found, what was
 /// expected and what to do next.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The operating system refused a file operation.
     #[error("{}: {action} failed: {source}", path.display())]
@@ -47,6 +48,12 @@ pub enum Error {
         needed: u64,
         /// Bytes the volume offers.
         available: u64,
+    },
+    /// The caller's progress callback asked to stop.
+    #[error("{}: stopped on request; the same command resumes from here", path.display())]
+    Cancelled {
+        /// What was being written or verified.
+        path: PathBuf,
     },
 }
 

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// Records start and end on multiples of this many bytes, so that uncached reads need no bounce.
 pub const PAGE_BYTES: usize = 4096;
 
+/// No matrix of an expert is larger than this; keeps every sum of sizes far from overflow.
+pub const MATRIX_BYTES_MAX: usize = 1 << 40;
+
 /// One matrix of an expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Projection {
@@ -22,7 +25,7 @@ pub enum Projection {
 
 /// Where the matrices of an expert lie in its record; the same for every expert of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Fields", into = "Fields")]
 pub struct RecordLayout {
     hidden: usize,
     width: usize,
@@ -32,11 +35,43 @@ pub struct RecordLayout {
     outer: Encoding,
 }
 
+/// The serialised form of a layout; becomes one only through [`RecordLayout::new`].
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    hidden: usize,
+    width: usize,
+    inner: Encoding,
+    outer: Encoding,
+}
+
+impl From<RecordLayout> for Fields {
+    fn from(l: RecordLayout) -> Self {
+        Self { hidden: l.hidden, width: l.width, inner: l.inner, outer: l.outer }
+    }
+}
+
+impl TryFrom<Fields> for RecordLayout {
+    type Error = String;
+
+    fn try_from(f: Fields) -> Result<Self, String> {
+        Self::new(f.hidden, f.width, f.inner, f.outer).ok_or_else(|| {
+            format!(
+                "found hidden {} and width {}, expected widths that fit the encodings",
+                f.hidden, f.width
+            )
+        })
+    }
+}
+
 impl RecordLayout {
     /// The layout for experts of this geometry; `None` when a width does not fit its encoding.
     pub fn new(hidden: usize, width: usize, inner: Encoding, outer: Encoding) -> Option<Self> {
-        inner.byte_len(width, hidden)?.checked_mul(2)?;
-        outer.byte_len(hidden, width)?;
+        let inner_len = inner.byte_len(width, hidden)?;
+        let outer_len = outer.byte_len(hidden, width)?;
+        if inner_len.max(outer_len) > MATRIX_BYTES_MAX {
+            return None;
+        }
         Some(Self { hidden, width, inner, outer })
     }
 

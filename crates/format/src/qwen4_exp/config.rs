@@ -221,3 +221,114 @@ impl Config {
         self.layers.len() + usize::from(self.mtp.is_some())
     }
 }
+
+/// Upper bounds that no real model comes near and below which no size computation overflows.
+const DIM_MAX: usize = 1 << 24;
+const LAYERS_MAX: usize = 4096;
+const PLE_LAYERS_MAX: usize = 16;
+const HEADS_MAX: usize = 256;
+const VOCAB_BASE_MAX: u64 = 1 << 36;
+const DIVISOR_MAX: u64 = 1 << 24;
+
+fn within(name: &str, found: usize, max: usize) -> Result<(), String> {
+    if (1..=max).contains(&found) {
+        return Ok(());
+    }
+    Err(format!("{name} {found}, outside 1..={max}"))
+}
+
+fn holds(condition: Option<bool>, message: impl FnOnce() -> String) -> Result<(), String> {
+    if condition == Some(true) { Ok(()) } else { Err(message()) }
+}
+
+impl Config {
+    /// Checks that every value is one the engine can compute with and that no size derived from it
+    /// overflows. The message says what was found.
+    pub fn validate(&self) -> Result<(), String> {
+        within("hidden", self.hidden, DIM_MAX)?;
+        within("vocab", self.vocab, DIM_MAX)?;
+        within("layers", self.layers.len(), LAYERS_MAX)?;
+        within("hyper.count", self.hyper.count, 64)?;
+        within("hyper.rank", self.hyper.rank, DIM_MAX)?;
+        holds(Some(self.eps.is_finite() && self.eps > 0.0), || format!("eps {}", self.eps))?;
+        self.attention.validate()?;
+        self.delta.validate()?;
+        let m = &self.moe;
+        within("moe.experts", m.experts, 1 << 16)?;
+        within("moe.top_k", m.top_k, m.experts)?;
+        within("moe.width", m.width, DIM_MAX)?;
+        within("moe.shared_width", m.shared_width, DIM_MAX)?;
+        if let Some(ple) = &self.ple {
+            ple.validate(&self.layers)?;
+        }
+        let fits = |id: u32| (id as usize) < self.vocab;
+        holds(Some(fits(self.eos_hash)), || format!("eos_hash {}", self.eos_hash))?;
+        let ascending = self.eos_stop.windows(2).all(|w| w[0] < w[1]);
+        let known = self.eos_stop.iter().all(|&id| fits(id));
+        holds(Some(ascending && known), || format!("eos_stop {:?}", self.eos_stop))
+    }
+}
+
+impl Attention {
+    fn validate(&self) -> Result<(), String> {
+        within("attention.heads", self.heads, 1 << 12)?;
+        within("attention.kv_heads", self.kv_heads, self.heads)?;
+        holds(Some(self.heads.is_multiple_of(self.kv_heads)), || {
+            format!("attention.heads {} over kv_heads {}", self.heads, self.kv_heads)
+        })?;
+        within("attention.head_dim", self.head_dim, 1 << 12)?;
+        within("attention.index_heads", self.index_heads, 1 << 10)?;
+        within("attention.index_dim", self.index_dim, 1 << 12)?;
+        within("attention.index_ratio", self.index_ratio, 1 << 12)?;
+        within("attention.index_budget", self.index_budget, 1 << 24)?;
+        holds(Some(self.index_budget.is_multiple_of(self.index_ratio)), || {
+            format!("index_budget {} over ratio {}", self.index_budget, self.index_ratio)
+        })?;
+        let rope = self.rope_dims.is_multiple_of(2)
+            && (2..=self.head_dim.min(self.index_dim)).contains(&self.rope_dims);
+        holds(Some(rope), || format!("attention.rope_dims {}", self.rope_dims))?;
+        let theta = self.rope_theta.is_finite() && self.rope_theta > 0.0;
+        holds(Some(theta), || format!("attention.rope_theta {}", self.rope_theta))?;
+        let sum = self.mrope_section.iter().try_fold(0usize, |a, &b| a.checked_add(b));
+        holds(sum.map(|s| s == self.rope_dims / 2), || {
+            format!("mrope_section {:?} for {} rotated dims", self.mrope_section, self.rope_dims)
+        })
+    }
+}
+
+impl Delta {
+    fn validate(&self) -> Result<(), String> {
+        within("delta.value_heads", self.value_heads, 1 << 12)?;
+        within("delta.key_heads", self.key_heads, self.value_heads)?;
+        holds(Some(self.value_heads.is_multiple_of(self.key_heads)), || {
+            format!("delta.value_heads {} over key_heads {}", self.value_heads, self.key_heads)
+        })?;
+        within("delta.key_dim", self.key_dim, 1 << 12)?;
+        within("delta.value_dim", self.value_dim, 1 << 12)?;
+        within("delta.conv_kernel", self.conv_kernel, 64)
+    }
+}
+
+impl Ple {
+    fn validate(&self, mixers: &[Mixer]) -> Result<(), String> {
+        within("ple.layers", self.layers.len(), PLE_LAYERS_MAX)?;
+        let ascending = self.layers.windows(2).all(|w| w[0] < w[1]);
+        let linear = self.layers.iter().all(|&l| mixers.get(l) == Some(&Mixer::Delta));
+        holds(Some(ascending && linear), || {
+            format!("ple.layers {:?}, not ascending linear-attention layers", self.layers)
+        })?;
+        within("ple.embed_dim", self.embed_dim, DIM_MAX)?;
+        within("ple.conv_kernel", self.conv_kernel, 64)?;
+        holds(Some((2..=16).contains(&self.ngram)), || format!("ple.ngram {}", self.ngram))?;
+        within("ple.heads_per_ngram", self.heads_per_ngram, HEADS_MAX)?;
+        within("ple.heads", self.heads(), HEADS_MAX)?;
+        holds(Some(self.embed_dim.is_multiple_of(self.heads())), || {
+            format!("ple.embed_dim {} over {} heads", self.embed_dim, self.heads())
+        })?;
+        holds(Some((1..=VOCAB_BASE_MAX).contains(&self.vocab_base)), || {
+            format!("ple.vocab_base {}", self.vocab_base)
+        })?;
+        let divisor = (1..=DIVISOR_MAX).contains(&self.divisor);
+        holds(Some(divisor), || format!("ple.divisor {}", self.divisor))
+    }
+}
