@@ -51,7 +51,7 @@ def forward(model, w, cfg, name, ids):
 
 def main(store_dir, out):
     config, weights = store.load(store_dir)
-    model = reference.from_tensors(config.get("text_config", config), weights)
+    model = reference.from_tensors(config, weights)
     cfg, w = mtp_numpy.read_config(config), mtp_numpy.strip_prefixes(weights)
     with open(os.path.join(out, "prompts.json")) as f:
         prompts = json.load(f)

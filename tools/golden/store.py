@@ -1,11 +1,16 @@
-"""Reads the numbers of our store format in numpy, independently of the Rust engine. A library, no command.
+"""Reads a store (format 1) in numpy, independently of the Rust engine. A library, no command.
 
-Encodings as the store's manifest writes them: {"kind": "f32"}, {"kind": "bf16"}, {"kind": "tile16", "bits", "group"} for
-matrices, {"kind": "affine", "bits"} for n-gram rows (group 32). Every value is code * scale + bias, the product exact
-and the sum rounded once to float32.
+`load` gives config and float32 tensors under the official names without prefix and with zero-centred norms (the store
+has 1 + w). Checksums are not looked at: `cherenkov check` does that. Encodings as the manifest writes them:
+{"kind": "f32"}, {"kind": "bf16"}, {"kind": "tile16", "bits", "group"} for matrices, {"kind": "affine", "bits"} for
+n-gram rows (group 32). Every value is code * scale + bias, the product exact, the sum rounded once to float32.
 """
+import json
+import os
+
 import numpy as np
 
+FORMAT = ("cherenkov-store", 1)
 TILE_ROWS, HEADER, PAGE, ALIGN, ROW_GROUP = 16, 64, 4096, 64, 32
 
 
@@ -72,3 +77,89 @@ def expert(record, hidden, width, inner, outer):
     gate, up = (matrix(record[at:at + size], width, hidden, inner) for at in (0, step))
     down = record[2 * step:2 * step + byte_len(hidden, width, outer)]
     return np.concatenate([gate, up]), matrix(down, hidden, width, outer)
+
+
+# ---- a whole store ----
+
+def official_name(name):
+    return name if name.endswith(("A_log", "dt_bias")) else name + ".weight"
+
+
+def in_official_shape(name, values):
+    """The matrix of a dense tensor as the checkpoint has it: vectors flat, convolutions [channels, 1, taps]."""
+    last = name.split(".")[-1]
+    if last == "conv1d":
+        return values[:, None]
+    if last in ("A_log", "dt_bias", "norm"):
+        return values[0]
+    return values[0] - np.float32(1) if "norm" in last else values
+
+
+def dense_tensors(section, folder):
+    raw = np.fromfile(os.path.join(folder, section["file"]), np.uint8)
+    out = {}
+    for t in section["tensors"]:
+        part = raw[t["offset"]:t["offset"] + byte_len(t["rows"], t["cols"], t["encoding"])]
+        out[official_name(t["name"])] = in_official_shape(t["name"], matrix(part, t["rows"], t["cols"], t["encoding"]))
+    return out
+
+
+def expert_tensors(section, folder, trunk_layers):
+    records = np.fromfile(os.path.join(folder, section["file"]), np.uint8).reshape(
+        section["layers"], section["per_layer"], section["record_bytes"])
+    out = {}
+    for i, layer in enumerate(records):
+        at = f"layers.{i}." if i < trunk_layers else f"mtp.layers.{i - trunk_layers}."
+        parts = [expert(record, **section["layout"]) for record in layer]
+        out[at + "mlp.experts.gate_up_proj"] = np.stack([p[0] for p in parts])
+        out[at + "mlp.experts.down_proj"] = np.stack([p[1] for p in parts])
+    return out
+
+
+def ngram_tensors(manifest, folder):
+    out = {}
+    ple = manifest["config"]["ple"]
+    for layer, n, constants in zip(ple["layers"] if ple else [], manifest["ngram"], manifest["hash_tables"], strict=True):
+        at = f"layers.{layer}.ple.ple_embedding."
+        raw = np.fromfile(os.path.join(folder, n["file"]), np.uint8)
+        out[at + "ngram_embedding.weight"] = table(raw, n["rows"], n["width"], n["encoding"])
+        for name, field in (("layer_multipliers", "multipliers"), ("ngram_heads_vocab_sizes", "sizes"),
+                            ("ngram_heads_offsets", "offsets")):
+            out[at + name] = np.array(constants[field], np.int64)
+    return out
+
+
+def official_config(c):
+    """The store's configuration in the words of config.json (flat)."""
+    a, d, m, h, p = (c[k] for k in ("attention", "delta", "moe", "hyper", "ple"))
+    mixers = {"delta": "linear_attention", "attention": "full_attention"}
+    assert not c["mtp"] or c["mtp"]["hidden_norm"] == "global", "only the global hidden norm is written in numpy"
+    out = dict(
+        model_type="qwen4_exp_text", hidden_size=c["hidden"], vocab_size=c["vocab"], rms_norm_eps=c["eps"],
+        num_hidden_layers=len(c["layers"]), max_position_embeddings=c["max_positions"], hidden_act="silu",
+        tie_word_embeddings=c["tied_embeddings"], layer_types=[mixers[k] for k in c["layers"]],
+        num_attention_heads=a["heads"], num_key_value_heads=a["kv_heads"], head_dim=a["head_dim"],
+        rope_parameters=dict(rope_type="default", rope_theta=a["rope_theta"], mrope_section=a["mrope_section"],
+                             partial_rotary_factor=a["rope_dims"] / a["head_dim"], mrope_interleaved=True),
+        indexer_n_heads=a["index_heads"], indexer_kv_heads=1, indexer_head_dim=a["index_dim"],
+        indexer_budget=a["index_budget"], indexer_compress_ratio=a["index_ratio"],
+        linear_num_key_heads=d["key_heads"], linear_num_value_heads=d["value_heads"], linear_key_head_dim=d["key_dim"],
+        linear_value_head_dim=d["value_dim"], linear_conv_kernel_dim=d["conv_kernel"], output_gate_type=d["gate"],
+        num_experts=m["experts"], num_experts_per_tok=m["top_k"], moe_intermediate_size=m["width"],
+        shared_expert_intermediate_size=m["shared_width"], norm_topk_prob=m["norm_topk"],
+        hc_count=h["count"], hc_lowrank=h["rank"], mtp_num_hidden_layers=int(c["mtp"] is not None),
+        eos_token_id=[c["eos_hash"]] + [e for e in c["eos_stop"] if e != c["eos_hash"]])
+    if p:
+        out |= dict(ple_layer_ids=[i + 1 for i in p["layers"]], ple_embed_dim=p["embed_dim"],
+                    ple_conv_kernel_size=p["conv_kernel"], ngram_size=p["ngram"], heads_per_ngram=p["heads_per_ngram"],
+                    ngram_vocab_size_base=p["vocab_base"], make_ngram_vocab_size_divisible_by=p["divisor"], seed=p["seed"])
+    return out
+
+
+def load(folder):
+    with open(os.path.join(folder, "manifest.json")) as f:
+        manifest = json.load(f)
+    assert (manifest["format"], manifest["version"]) == FORMAT, (manifest["format"], manifest["version"])
+    config = official_config(manifest["config"])
+    tensors = dense_tensors(manifest["dense"], folder) | ngram_tensors(manifest, folder)
+    return config, tensors | expert_tensors(manifest["experts"], folder, config["num_hidden_layers"])
