@@ -1,7 +1,5 @@
 //! The one error type of this crate.
 
-use std::path::PathBuf;
-
 /// Result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -9,16 +7,14 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The record could not be read, also not at the second attempt.
-    #[error("{}: expert {layer}/{expert}: {what}; run `cherenkov check --store` on the store", path.display())]
+    #[error("expert {layer}/{expert}, second attempt: {source}")]
     Read {
-        /// File concerned.
-        path: PathBuf,
         /// Layer of the expert (the draft head's comes after the trunk's).
         layer: u32,
         /// Expert within the layer.
         expert: u32,
         /// What went wrong.
-        what: String,
+        source: cherenkov_format::Error,
     },
     /// The pool is too small for any progress.
     #[error("the expert pool has {found} slots, expected at least 1; give more memory")]

@@ -84,14 +84,7 @@ impl Batch {
     }
 
     /// Adds the rows of one sequence; positions are those of text.
-    pub fn push(
-        &mut self,
-        slot: SlotId,
-        start: u32,
-        tokens: &[u32],
-        pages: &[PageId],
-        keep: Keep,
-    ) {
+    pub fn push(&mut self, slot: SlotId, start: u32, tokens: &[u32], pages: &[PageId], keep: Keep) {
         debug_assert!(!tokens.is_empty());
         debug_assert!(self.runs.iter().all(|r| r.slot != slot), "one run per sequence");
         debug_assert!(keep == Keep::All || tokens.len() <= MAX_TENTATIVE);

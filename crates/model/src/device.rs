@@ -450,12 +450,8 @@ pub trait Device {
     ///
     /// # Errors
     /// When the device fails.
-    fn delta(
-        &mut self,
-        lane: DeltaLane,
-        w: &DeltaWeights<Self::Vector>,
-        io: DeltaIo,
-    ) -> Result<()>;
+    fn delta(&mut self, lane: DeltaLane, w: &DeltaWeights<Self::Vector>, io: DeltaIo)
+    -> Result<()>;
 
     /// Norms and rotates the keys, stores keys and values; stores the raw index keys (the last
     /// `index_dim` values of `index`), and the pooled, normed, rotated key of every block that

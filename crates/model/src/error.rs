@@ -59,7 +59,9 @@ pub enum Error {
         limit: usize,
     },
     /// A saved state does not belong to this model.
-    #[error("saved state: found {found}, expected {expected}; it belongs to another model or version")]
+    #[error(
+        "saved state: found {found}, expected {expected}; it belongs to another model or version"
+    )]
     State {
         /// What the bytes hold.
         found: String,

@@ -8,6 +8,8 @@ pub mod batch;
 pub mod device;
 mod error;
 pub mod pages;
+pub mod qwen4_exp;
+pub mod reference;
 
 pub use batch::{Batch, Keep, MAX_TENTATIVE, Position, Run};
 pub use device::{Act, Device, Limits, PageId, Picks, Place, Recall, Routes, SlotId};

@@ -1,0 +1,47 @@
+//! The mixture of experts.
+
+use super::forward::Pass;
+use super::weights::Loader;
+use crate::device::{Device, Shared, TopkNorm};
+use crate::error::Result;
+use cherenkov_experts::Source;
+
+/// Router and shared expert of one layer; the routed experts live in the pool.
+pub struct MoeLayer<D: Device> {
+    layer: u32,
+    top_k: usize,
+    norm: TopkNorm,
+    router: D::Matrix,
+    shared: Shared<D::Matrix>,
+}
+
+impl<D: Device> MoeLayer<D> {
+    /// Loads the layer whose tensors start with `at`; `layer` names its routed experts.
+    pub fn load(load: &mut Loader<'_, D>, at: &str, layer: usize) -> Result<Self> {
+        let moe = load.store.config().moe.clone();
+        Ok(Self {
+            layer: layer as u32,
+            top_k: moe.top_k,
+            norm: if moe.norm_topk { TopkNorm::Sum } else { TopkNorm::None },
+            router: load.matrix(&format!("{at}.gate"))?,
+            shared: Shared {
+                gate_proj: load.matrix(&format!("{at}.shared_expert.gate_proj"))?,
+                up_proj: load.matrix(&format!("{at}.shared_expert.up_proj"))?,
+                down_proj: load.matrix(&format!("{at}.shared_expert.down_proj"))?,
+                gate: load.matrix(&format!("{at}.shared_expert_gate"))?,
+            },
+        })
+    }
+
+    /// `y = routed experts + shared expert` of `x`.
+    pub fn run<S: Source>(&self, p: &mut Pass<'_, D, S>) -> Result<()> {
+        let a = p.acts;
+        let routes = p.device.route(&self.router, self.top_k, self.norm, a.x)?;
+        let device = &mut *p.device;
+        p.experts.waves(self.layer, &routes.distinct(), |bank, wave| {
+            device.experts(bank, wave, &routes, a.x, a.parts)
+        })?;
+        p.device.shared_expert(&self.shared, a.x, a.shared)?;
+        p.device.combine(&routes, a.parts, a.shared, a.y)
+    }
+}

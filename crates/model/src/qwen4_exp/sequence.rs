@@ -1,0 +1,144 @@
+//! One sequence: its tokens, its slot, its pages.
+//!
+//! Owns: lengths and page tables. Never: bytes of state (they are the device's).
+//! Invariants: `pages` covers every row run so far; a page that a pass may write has one owner.
+
+use crate::batch::{Keep, MAX_TENTATIVE};
+use crate::device::{Device, PageId, SlotId};
+use crate::error::Result;
+use crate::pages::Pages;
+
+/// A sequence's bookkeeping. Its recurrent state lies in a slot of the device.
+#[derive(Debug)]
+pub struct Sequence {
+    pub(super) slot: SlotId,
+    pub(super) tokens: Vec<u32>,
+    pub(super) pages: Vec<PageId>,
+    /// Rows of the draft head made from true (hidden, next token) pairs.
+    pub(super) draft_rows: usize,
+    /// Tentative tokens of the last pass, not settled yet.
+    pub(super) pending: Vec<u32>,
+    page_rows: usize,
+}
+
+impl Sequence {
+    /// An empty sequence in a slot, whose state it resets.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn open<D: Device>(device: &mut D, slot: SlotId, page_rows: usize) -> Result<Self> {
+        device.reset_slot(slot)?;
+        Ok(Self {
+            slot,
+            tokens: Vec::new(),
+            pages: Vec::new(),
+            draft_rows: 0,
+            pending: Vec::new(),
+            page_rows,
+        })
+    }
+
+    /// A copy that shares all pages.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn fork<D: Device>(&self, device: &mut D, pages: &mut Pages, slot: SlotId) -> Result<Self> {
+        assert!(self.pending.is_empty(), "settle before fork");
+        device.copy_slot(self.slot, slot)?;
+        self.pages.iter().for_each(|&p| pages.share(p));
+        Ok(Self {
+            slot,
+            tokens: self.tokens.clone(),
+            pages: self.pages.clone(),
+            draft_rows: self.draft_rows,
+            pending: Vec::new(),
+            page_rows: self.page_rows,
+        })
+    }
+
+    /// Lets go of the pages.
+    pub fn close(self, pages: &mut Pages) -> SlotId {
+        self.pages.into_iter().for_each(|p| pages.release(p));
+        self.slot
+    }
+
+    /// Where the recurrent state lies.
+    pub fn slot(&self) -> SlotId {
+        self.slot
+    }
+
+    /// Tokens run through the trunk and settled.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Rows of the draft head made from true pairs.
+    pub fn draft_rows(&self) -> usize {
+        self.draft_rows
+    }
+
+    /// The pages in order.
+    pub fn pages(&self) -> &[PageId] {
+        &self.pages
+    }
+
+    /// Makes pages for `rows` more rows (and as many draft rows beyond), none of which is shared
+    /// with another sequence from the first row that can be written.
+    ///
+    /// # Errors
+    /// When no page is free or the device fails. The sequence is then as before, but for pages of
+    /// its own.
+    pub fn reserve<D: Device>(
+        &mut self,
+        device: &mut D,
+        pages: &mut Pages,
+        rows: usize,
+    ) -> Result<()> {
+        // Drafts chain beyond the last row; the draft head still writes one row behind the trunk.
+        let end = self.tokens.len() + rows + MAX_TENTATIVE;
+        while self.pages.len() * self.page_rows < end {
+            self.pages.push(pages.take()?);
+        }
+        let first = self.tokens.len().min(self.draft_rows) / self.page_rows;
+        for page in &mut self.pages[first..] {
+            if pages.is_shared(*page) {
+                let own = pages.take()?;
+                device.copy_page(*page, own)?;
+                pages.release(*page);
+                *page = own;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that `tokens` have been run through the trunk.
+    pub(super) fn ran(&mut self, tokens: &[u32], keep: Keep) {
+        match keep {
+            Keep::All => self.tokens.extend_from_slice(tokens),
+            Keep::Tentative => self.pending = tokens.to_vec(),
+        }
+    }
+
+    /// Keeps the first `rows` rows of the tentative run; the others never happened.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn settle<D: Device>(&mut self, device: &mut D, rows: usize) -> Result<()> {
+        device.settle(self.slot, rows)?;
+        let pending = std::mem::take(&mut self.pending);
+        self.tokens.extend_from_slice(&pending[..rows]);
+        Ok(())
+    }
+
+    /// The n-gram windows of `tokens` appended to this sequence, `ngram` ids each.
+    pub(super) fn windows(&self, tokens: &[u32], ngram: usize, eos: u32, out: &mut Vec<u32>) {
+        let known = self.tokens.len().min(ngram - 1);
+        let mut near = self.tokens[self.tokens.len() - known..].to_vec();
+        near.extend_from_slice(tokens);
+        let mut window = vec![0; ngram];
+        for at in known..near.len() {
+            cherenkov_format::qwen4_exp::hash::window(&near, at, eos, &mut window);
+            out.extend_from_slice(&window);
+        }
+    }
+}
