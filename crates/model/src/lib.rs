@@ -5,11 +5,13 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod checked;
 pub mod device;
 mod error;
 pub mod pages;
 pub mod qwen4_exp;
 pub mod reference;
+pub mod traced;
 
 pub use batch::{Batch, Keep, MAX_TENTATIVE, Position, Run};
 pub use device::{Act, Device, Limits, PageId, Picks, Place, Recall, Routes, SlotId};
