@@ -272,6 +272,11 @@ pub trait Device {
     /// When the device has no room.
     fn bank(&mut self, slots: usize, layout: &RecordLayout) -> Result<Self::Bank>;
 
+    /// Memory held, by purpose, in bytes.
+    fn memory(&self) -> Vec<(&'static str, usize)> {
+        Vec::new()
+    }
+
     // ---- state of sequences ----
 
     /// Sets the recurrent state of a sequence to that of an empty one.

@@ -5,7 +5,7 @@
 
 use crate::batch::{Keep, MAX_TENTATIVE};
 use crate::device::{Device, PageId, SlotId};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pages::Pages;
 
 /// A sequence's bookkeeping. Its recurrent state lies in a slot of the device.
@@ -80,6 +80,46 @@ impl Sequence {
     /// The pages in order.
     pub fn pages(&self) -> &[PageId] {
         &self.pages
+    }
+
+    /// Notes that the draft head has `rows` rows made from true pairs.
+    pub fn set_draft_rows(&mut self, rows: usize) {
+        self.draft_rows = rows;
+    }
+
+    /// The pages that hold rows run so far.
+    pub fn pages_in_use(&self) -> &[PageId] {
+        &self.pages[..self.tokens.len().div_ceil(self.page_rows)]
+    }
+
+    /// Fills an empty sequence with saved state: `blocks` are the slot's bytes, then each page's.
+    ///
+    /// # Errors
+    /// When the blocks are not as many or as long as these tokens need, or no page is free.
+    pub fn load<D: Device>(
+        &mut self,
+        device: &mut D,
+        pages: &mut Pages,
+        tokens: &[u32],
+        draft_rows: usize,
+        blocks: &[&[u8]],
+    ) -> Result<()> {
+        let wanted = 1 + tokens.len().div_ceil(self.page_rows);
+        if blocks.len() != wanted || draft_rows > tokens.len() {
+            return Err(Error::State {
+                found: format!("{} blocks", blocks.len()),
+                expected: format!("{wanted} for {} tokens", tokens.len()),
+            });
+        }
+        device.load_slot(self.slot, blocks[0])?;
+        for block in &blocks[1..] {
+            let page = pages.take()?;
+            self.pages.push(page);
+            device.load_page(page, block)?;
+        }
+        self.tokens = tokens.to_vec();
+        self.draft_rows = draft_rows;
+        Ok(())
     }
 
     /// Makes pages for `rows` more rows (and as many draft rows beyond), none of which is shared

@@ -69,17 +69,26 @@ pub fn select(
     eps: f64,
     index: &[f32],
 ) -> Vec<Vec<u32>> {
+    let budget = w.spec.budget_blocks();
+    let scores = scores(kv, w, batch, eps, index);
+    scores.iter().map(|scores| math::top_k(scores, budget)).collect()
+}
+
+/// The scores of the complete blocks that every row sees.
+pub fn scores(
+    kv: &KvState,
+    w: &AttentionWeights<Vec<f32>>,
+    batch: &Batch,
+    eps: f64,
+    index: &[f32],
+) -> Vec<Vec<f64>> {
     let spec = &w.spec;
-    let mut picks = Vec::with_capacity(batch.rows());
+    let scale = (spec.index_dim as f64).sqrt();
+    let mut all = Vec::with_capacity(batch.rows());
     for run in &batch.runs {
         for row in run.range() {
             let visible = run.start as usize + row - run.first + 1;
-            let blocks = visible / spec.index_ratio;
-            if blocks <= spec.budget_blocks() {
-                picks.push((0..blocks as u32).collect());
-                continue;
-            }
-            let mut scores = vec![0f64; blocks];
+            let mut scores = vec![0f64; visible / spec.index_ratio];
             for h in 0..spec.index_heads {
                 let from = row * spec.index_width() + h * spec.index_dim;
                 let query = &index[from..from + spec.index_dim];
@@ -89,12 +98,11 @@ pub fn select(
                     *score += math::dot(&query, kv.block(run, b)).max(0.0);
                 }
             }
-            let scale = (spec.index_dim as f64).sqrt();
             scores.iter_mut().for_each(|s| *s /= scale);
-            picks.push(math::top_k(&scores, spec.budget_blocks()));
+            all.push(scores);
         }
     }
-    picks
+    all
 }
 
 /// Attention over the picked blocks and the incomplete tail.

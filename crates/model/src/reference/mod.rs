@@ -6,6 +6,7 @@
 mod attention;
 mod delta;
 mod math;
+mod oracle;
 mod state;
 
 use crate::batch::Batch;
