@@ -18,6 +18,9 @@ use crate::prompt::Prompt;
 
 /// Largest token id accepted, so that a hostile file cannot ask for a giant table.
 const ID_MAX: u64 = (1 << 22) - 1;
+/// Longest run of white space accepted: beyond a million the split pattern runs into its step limit, and the
+/// tokens would silently differ from the reference.
+const SPACES_MAX: usize = 900_000;
 
 /// A byte-level BPE tokenizer read from tokenizer.json. Cloning is cheap.
 #[derive(Clone)]
@@ -190,6 +193,7 @@ impl Tokenizer {
         if text.is_empty() {
             return Ok(());
         }
+        check_spaces(text)?;
         let encoding = self.inner.plain.encode_fast(text, false);
         let encoding =
             encoding.map_err(|e| Error::Encode { bytes: text.len(), reason: e.to_string() })?;
@@ -204,6 +208,22 @@ impl Tokenizer {
         }
         Ok(())
     }
+}
+
+fn check_spaces(text: &str) -> Result<()> {
+    let mut run = 0;
+    for c in text.chars() {
+        run = if c.is_whitespace() { run + 1 } else { 0 };
+        if run > SPACES_MAX {
+            return Err(Error::Encode {
+                bytes: text.len(),
+                reason: format!(
+                    "found more than {SPACES_MAX} white-space characters in a row; expected fewer, shorten the run"
+                ),
+            });
+        }
+    }
+    Ok(())
 }
 
 fn bad(error: impl std::fmt::Display) -> Error {
