@@ -11,6 +11,8 @@ compile_error!(
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("stores are larger than a 32-bit address space");
 
+pub mod affine;
+pub mod checkpoint;
 mod checksum;
 pub mod encoding;
 mod error;
@@ -19,12 +21,15 @@ pub mod manifest;
 mod map;
 pub mod matrix;
 pub mod norms;
+pub mod pack;
 mod pio;
+pub mod progress;
 pub mod qwen4_exp;
 pub mod record;
 pub mod rows;
 mod store;
 pub mod tile16;
+pub mod verify;
 
 pub use checksum::{Checksums, checksum};
 pub use encoding::{Bits, Encoding, Group};

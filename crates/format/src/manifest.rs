@@ -179,8 +179,10 @@ pub struct NormDecision {
     pub group: NormGroup,
     /// What the checkpoint stores for them.
     pub convention: Convention,
-    /// Mean over all values of the group as stored in the checkpoint.
+    /// Median over the means of the group's tensors, as stored in the checkpoint.
     pub mean: f64,
+    /// Share of negative values over all of them.
+    pub negative: f64,
     /// Tensors in the group.
     pub tensors: usize,
     /// Whether the user chose the convention.
