@@ -375,8 +375,8 @@ def relative(a, b):
 
 def compare(folder):
     cfg, w = load(folder)
-    golden = read_safetensors(os.path.join(folder, "golden.safetensors"))
-    with open(os.path.join(folder, "golden.json")) as f:
+    golden = read_safetensors(os.path.join(folder, "golden", "golden.safetensors"))
+    with open(os.path.join(folder, "golden", "golden.json")) as f:
         prompts = json.load(f)["prompts"]
     for p in prompts:
         name, ids = p["name"], p["input_ids"]

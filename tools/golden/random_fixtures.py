@@ -4,8 +4,8 @@
     VENV/bin/python tools/golden/random_fixtures.py fixtures            # everything
     VENV/bin/python tools/golden/random_fixtures.py fixtures base ties  # only some
 
-Versions: requirements.txt. Writes fixtures/random/NAME/{config.json, model.safetensors (bf16), golden.safetensors,
-golden.json} and fixtures/hash_official.json. Trunk values come from transformers in float32 with the bf16 weights
+Versions: requirements.txt. Writes fixtures/random/NAME/{config.json, model.safetensors (bf16), golden/golden.safetensors,
+golden/golden.json} and fixtures/hash_official.json. Trunk values come from transformers in float32 with the bf16 weights
 upcast, MTP values from mtp_numpy.py in float64, whose trunk must agree with transformers first. Seeds are tried in
 turn until no router or block choice is close enough to a tie for rounding to turn it.
 """
@@ -215,7 +215,7 @@ def checkpoint(config, seed):
 
 
 def write_checkpoint(folder, name, seed):
-    os.makedirs(folder, exist_ok=True)
+    os.makedirs(os.path.join(folder, "golden"), exist_ok=True)
     config = full_config(name)
     write_json(os.path.join(folder, "config.json"), config)
     if name == "eos_list":
@@ -339,8 +339,8 @@ def build(root, name, tries=200):
         if name == "ties" and not any(p["zero_ties"] for p in infos):
             continue
         break
-    save_file(tensors, os.path.join(folder, "golden.safetensors"), metadata={MAGIC: str(VERSION)})
-    write_json(os.path.join(folder, "golden.json"), dict(
+    save_file(tensors, os.path.join(folder, "golden", "golden.safetensors"), metadata={MAGIC: str(VERSION)})
+    write_json(os.path.join(folder, "golden", "golden.json"), dict(
         magic=MAGIC, version=VERSION, name=name, covers=FIXTURES[name][0], seed=seed,
         regenerate=f"python tools/golden/random_fixtures.py fixtures {name}",
         made_with=versions(), liveliness=liveliness(tensors), prompts=infos))
