@@ -1,1 +1,14 @@
-//! Crate.
+//! The fast CPU device.
+//!
+//! Owns: kernels, threads, the memory of activations and of sequence states.
+//! Never: layer order (see `cherenkov-model`), residency of experts, clocks, the environment.
+//! Invariant: the bits of a row depend on the row, its sequence and the weights alone: not on other
+//! rows, chunks, threads or the instruction set.
+#![deny(unsafe_code)]
+
+pub mod kernels;
+pub mod memory;
+#[allow(unsafe_code)]
+pub mod simd;
+#[allow(unsafe_code)]
+pub mod threads;

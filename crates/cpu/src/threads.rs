@@ -1,0 +1,401 @@
+//! Threads for thousands of jobs of a few microseconds a second, and the cutting of outputs among them.
+//!
+//! Owns: the worker threads, when they spin and when they sleep, disjoint access to shared outputs.
+//! Never: what a job computes; how much of it each worker gets is a pure function of sizes.
+//! Invariants: [`Pool::run`] returns only when no worker touches the job any more, also when a job
+//! panics; no element of a [`Cut`] or [`Claims`] is handed out twice.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+/// Most threads of a pool.
+pub const THREADS_MAX: usize = 256;
+
+/// Turns of the waiting loop before a thread gives its processor away: some 50 microseconds.
+const SPINS: u32 = 1500;
+
+/// What every worker runs: called with the worker's number.
+type Job<'a> = dyn Fn(usize) + Sync + 'a;
+
+/// Keeps what different threads write on different cache lines.
+#[repr(align(128))]
+struct Apart<T>(T);
+
+struct Shared {
+    /// Number of jobs handed out; a change wakes spinning workers.
+    round: Apart<AtomicU64>,
+    /// Workers that have not finished the current job.
+    busy: Apart<AtomicUsize>,
+    /// The current job; written by the owner of the pool while no worker is busy.
+    job: UnsafeCell<Option<*const Job<'static>>>,
+    stop: AtomicBool,
+    panicked: AtomicBool,
+}
+
+// SAFETY: `job` is written only while every worker waits for `round` to change, and read only after
+// that change (release, acquire); what it points to is Sync.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; nothing in it belongs to a thread.
+unsafe impl Send for Shared {}
+
+struct Worker {
+    handle: Option<JoinHandle<()>>,
+    asleep: Arc<Apart<AtomicBool>>,
+}
+
+/// A fixed set of threads. The calling thread is worker 0.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<Worker>,
+}
+
+impl Pool {
+    /// A pool of `threads` workers, the caller included.
+    ///
+    /// # Errors
+    /// When a thread cannot be started.
+    pub fn new(threads: usize) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            round: Apart(AtomicU64::new(0)),
+            busy: Apart(AtomicUsize::new(0)),
+            job: UnsafeCell::new(None),
+            stop: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
+        });
+        let mut pool = Self { shared, workers: Vec::new() };
+        for index in 1..threads.clamp(1, THREADS_MAX) {
+            let (shared, asleep) =
+                (pool.shared.clone(), Arc::new(Apart(AtomicBool::new(false))));
+            let flag = asleep.clone();
+            let handle = std::thread::Builder::new()
+                .name(format!("cpu-{index}"))
+                .spawn(move || work(&shared, &flag, index))?;
+            pool.workers.push(Worker { handle: Some(handle), asleep });
+        }
+        Ok(pool)
+    }
+
+    /// Number of workers.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `job(i)` once for every worker number `i`, in parallel.
+    ///
+    /// # Panics
+    /// When the job panics in any worker, after all have finished.
+    pub fn run(&mut self, job: &Job<'_>) {
+        if self.workers.is_empty() {
+            job(0);
+            return;
+        }
+        let shared = &*self.shared;
+        // SAFETY: only the lifetime changes. Workers use the job between the change of `round` and
+        // their decrement of `busy`, and this function does not return before `busy` is 0.
+        let job_ptr = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
+        // SAFETY: no worker reads `job` now: all wait for the next round, and `&mut self` keeps other
+        // callers out.
+        unsafe { *shared.job.get() = Some(job_ptr) };
+        shared.busy.0.store(self.workers.len(), Ordering::Relaxed);
+        // SeqCst here and in `sleep`: either the worker sees the new round, or we see it asleep.
+        shared.round.0.fetch_add(1, Ordering::SeqCst);
+        for worker in &self.workers {
+            if worker.asleep.0.load(Ordering::SeqCst)
+                && let Some(handle) = &worker.handle
+            {
+                handle.thread().unpark();
+            }
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
+        let mut spins = 0;
+        while shared.busy.0.load(Ordering::Acquire) != 0 {
+            spins += 1;
+            if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        self.rethrow(own);
+    }
+
+    fn rethrow(&self, own: Result<(), Box<dyn Any + Send>>) {
+        let panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
+        if let Err(panic) = own {
+            resume_unwind(panic);
+        }
+        assert!(!panicked, "a worker thread panicked");
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.round.0.fetch_add(1, Ordering::SeqCst);
+        for worker in &mut self.workers {
+            if let Some(handle) = worker.handle.take() {
+                handle.thread().unpark();
+                // A worker catches the panics of jobs, so joining cannot fail.
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+/// The life of a worker thread.
+fn work(shared: &Shared, asleep: &Apart<AtomicBool>, index: usize) {
+    let mut seen = 0;
+    loop {
+        seen = next_round(shared, asleep, seen);
+        if shared.stop.load(Ordering::Acquire) {
+            return;
+        }
+        // SAFETY: the round has changed, so the job is set and stays until `busy` is decremented.
+        let job = unsafe { (*shared.job.get()).map(|job| &*job) };
+        let done = catch_unwind(AssertUnwindSafe(|| job.map(|job| job(index))));
+        if done.is_err() {
+            shared.panicked.store(true, Ordering::Relaxed);
+        }
+        shared.busy.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Waits until the round is another than `seen`: spinning first, then asleep.
+fn next_round(shared: &Shared, asleep: &Apart<AtomicBool>, seen: u64) -> u64 {
+    for _ in 0..SPINS {
+        let round = shared.round.0.load(Ordering::Acquire);
+        if round != seen {
+            return round;
+        }
+        std::hint::spin_loop();
+    }
+    loop {
+        asleep.0.store(true, Ordering::SeqCst);
+        let round = shared.round.0.load(Ordering::SeqCst);
+        if round == seen {
+            std::thread::park();
+        }
+        asleep.0.store(false, Ordering::SeqCst);
+        if round != seen {
+            return round;
+        }
+    }
+}
+
+/// Part `index` of `total` units cut into `parts` nearly equal runs.
+pub fn share(total: usize, parts: usize, index: usize) -> Range<usize> {
+    total * index / parts..total * (index + 1) / parts
+}
+
+/// A matrix `[rows, width]` whose columns are cut among workers, in whole units.
+pub struct Cut<'a, T> {
+    data: *mut T,
+    rows: usize,
+    width: usize,
+    unit: usize,
+    parts: usize,
+    taken: [AtomicU64; THREADS_MAX / 64],
+    life: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: a cut hands every element to one taker only.
+unsafe impl<T: Send> Sync for Cut<'_, T> {}
+
+impl<'a, T> Cut<'a, T> {
+    /// Cuts the columns of `data` into `parts`, each a multiple of `unit` columns but the last.
+    ///
+    /// # Panics
+    /// When `data` is not `rows * width` long or there are too many parts.
+    pub fn columns(data: &'a mut [T], rows: usize, unit: usize, parts: usize) -> Self {
+        assert!(rows > 0 && data.len().is_multiple_of(rows), "whole rows");
+        assert!((1..=THREADS_MAX).contains(&parts) && unit > 0);
+        let taken = [const { AtomicU64::new(0) }; THREADS_MAX / 64];
+        let width = data.len() / rows;
+        Self { data: data.as_mut_ptr(), rows, width, unit, parts, taken, life: PhantomData }
+    }
+
+    /// Cuts a slice into `parts` runs, each a multiple of `unit` elements but the last.
+    pub fn slice(data: &'a mut [T], unit: usize, parts: usize) -> Self {
+        Self::columns(data, 1, unit, parts)
+    }
+
+    /// The units of part `index`.
+    pub fn units(&self, index: usize) -> Range<usize> {
+        share(self.width.div_ceil(self.unit), self.parts, index)
+    }
+
+    /// Part `index`, once.
+    ///
+    /// # Panics
+    /// When it has been taken before.
+    pub fn take(&self, index: usize) -> Columns<'a, T> {
+        assert!(index < self.parts, "part {index} of {}", self.parts);
+        let bit = 1u64 << (index % 64);
+        let before = self.taken[index / 64].fetch_or(bit, Ordering::Relaxed);
+        assert!(before & bit == 0, "part {index} is taken twice");
+        let units = self.units(index);
+        let start = (units.start * self.unit).min(self.width);
+        let len = (units.end * self.unit).min(self.width) - start;
+        // SAFETY: `start` is at most `width`, so the pointer stays within the slice.
+        let data = unsafe { self.data.add(start) };
+        Columns { data, rows: self.rows, pitch: self.width, start, len, life: PhantomData }
+    }
+}
+
+/// Some columns of a matrix, owned by one worker.
+pub struct Columns<'a, T> {
+    data: *mut T,
+    rows: usize,
+    pitch: usize,
+    start: usize,
+    len: usize,
+    life: PhantomData<&'a mut [T]>,
+}
+
+impl<T> Columns<'_, T> {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// First column.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Number of columns.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no columns.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// These columns of one row.
+    ///
+    /// # Panics
+    /// When there is no such row.
+    #[inline(always)]
+    pub fn row(&mut self, row: usize) -> &mut [T] {
+        assert!(row < self.rows);
+        // SAFETY: row and columns lie within the matrix, and no other `Columns` overlaps this one.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(row * self.pitch), self.len) }
+    }
+}
+
+/// A matrix whose rows are claimed one by one, by whichever worker computes them.
+pub struct Claims<'a, T> {
+    data: *mut T,
+    width: usize,
+    claimed: &'a [AtomicU64],
+    life: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: a row is handed to one claimer only.
+unsafe impl<T: Send> Sync for Claims<'_, T> {}
+
+impl<'a, T> Claims<'a, T> {
+    /// Rows of `width` elements of `data`; `claimed` is memory for one bit per row.
+    ///
+    /// # Panics
+    /// When the sizes do not agree.
+    pub fn rows(data: &'a mut [T], width: usize, claimed: &'a mut [AtomicU64]) -> Self {
+        assert!(width > 0 && data.len().is_multiple_of(width), "whole rows");
+        assert!(data.len() / width <= claimed.len() * 64, "a bit for every row");
+        for bits in claimed.iter_mut() {
+            *bits.get_mut() = 0;
+        }
+        // The length is implied: rows without a bit cannot be claimed.
+        let rows = data.len() / width;
+        let claimed = &claimed[..rows.div_ceil(64)];
+        if rows % 64 != 0 {
+            claimed[rows / 64].store(!0 << (rows % 64), Ordering::Relaxed);
+        }
+        Self { data: data.as_mut_ptr(), width, claimed, life: PhantomData }
+    }
+
+    /// One row, once.
+    ///
+    /// # Panics
+    /// When there is no such row or it has been claimed before.
+    pub fn claim(&self, row: usize) -> &'a mut [T] {
+        let bit = 1u64 << (row % 64);
+        let before = self.claimed[row / 64].fetch_or(bit, Ordering::Relaxed);
+        assert!(before & bit == 0, "row {row} is claimed twice or does not exist");
+        // SAFETY: the row exists (its bit was clear) and nobody else gets it.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(row * self.width), self.width) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_worker_runs_every_job_once() {
+        for threads in [1, 2, 3, 7] {
+            let mut pool = Pool::new(threads).unwrap();
+            let mut counts = vec![0u32; threads];
+            for round in 0..200 {
+                if round % 50 == 49 {
+                    // Long enough for the workers to fall asleep.
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
+                let cut = Cut::slice(&mut counts, 1, threads);
+                pool.run(&|i| cut.take(i).row(0)[0] += 1);
+            }
+            assert_eq!(counts, vec![200; threads]);
+        }
+    }
+
+    #[test]
+    fn a_panic_in_any_worker_reaches_the_caller_and_the_pool_lives_on() {
+        let mut pool = Pool::new(3).unwrap();
+        for culprit in 0..3 {
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(&|i| assert!(i != culprit, "on purpose"));
+            }));
+            assert!(caught.is_err());
+        }
+        pool.run(&|_| ());
+    }
+
+    #[test]
+    fn cuts_cover_every_column_once_in_whole_units() {
+        for (rows, width, unit, parts) in [(1, 7, 1, 3), (3, 40, 16, 2), (2, 5, 16, 4), (4, 0, 1, 2)]
+        {
+            let mut data = vec![0u8; rows * width];
+            let cut = Cut::columns(&mut data, rows, unit, parts);
+            for part in 0..parts {
+                let mut columns = cut.take(part);
+                assert!(columns.is_empty() || columns.start().is_multiple_of(unit));
+                for row in 0..rows {
+                    columns.row(row).iter_mut().for_each(|v| *v += 1);
+                }
+            }
+            assert!(data.iter().all(|v| *v == 1));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "taken twice")]
+    fn a_part_is_taken_once() {
+        let mut data = [0u8; 4];
+        let cut = Cut::slice(&mut data, 1, 2);
+        let _first = cut.take(1);
+        let _second = cut.take(1);
+    }
+
+    #[test]
+    #[should_panic(expected = "claimed twice or does not exist")]
+    fn rows_beyond_the_end_cannot_be_claimed() {
+        let (mut data, mut bits) = ([0u8; 6], [AtomicU64::new(9)]);
+        let claims = Claims::rows(&mut data, 2, &mut bits);
+        claims.claim(2)[0] = 1;
+        claims.claim(3);
+    }
+}
