@@ -144,6 +144,10 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
         self.device.bank(slots, layout)
     }
 
+    fn memory(&self) -> Vec<(&'static str, usize)> {
+        self.device.memory()
+    }
+
     fn reset_slot(&mut self, slot: SlotId) -> Result<()> {
         self.device.reset_slot(slot)
     }

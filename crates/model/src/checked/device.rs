@@ -110,6 +110,10 @@ where
         })
     }
 
+    fn memory(&self) -> Vec<(&'static str, usize)> {
+        self.fast.memory()
+    }
+
     fn reset_slot(&mut self, slot: SlotId) -> Result<()> {
         self.fast.reset_slot(slot)?;
         self.oracle.reset_slot(slot)

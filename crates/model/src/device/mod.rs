@@ -1,219 +1,23 @@
 //! The seam between the wiring and the hardware: about twenty verbs.
 //!
-//! Owns: the meaning of each verb (its equation), the handles that name memory of a device.
-//! Never: layer order (see the families), kernels (see the devices).
+//! Owns: the meaning of each verb (its equation). Never: layer order (see the families), kernels
+//! (see the devices).
 //!
 //! Every verb works on the rows of the batch given to [`Device::begin`]. Activations are handles to
 //! f32 arrays `[rows, width]` of the device; weights and vectors are the device's own types. A verb's
 //! result for a row depends on that row, its sequence's state and the weights only: never on the
 //! other rows, on how rows were cut into batches, or on threads.
 
+mod types;
+
+pub use types::*;
+
 use crate::batch::Batch;
 use crate::error::Result;
 use cherenkov_experts::{Bank, Wave};
 use cherenkov_format::Matrix;
-use cherenkov_format::qwen4_exp::config::{Attention, Delta, Gate};
+use cherenkov_format::qwen4_exp::config::{Attention, Delta};
 use cherenkov_format::record::RecordLayout;
-
-/// An activation: f32 `[rows, width]` in device memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Act {
-    /// Number of the activation, counted from 0 in order of allocation.
-    pub id: u16,
-    /// Values per row.
-    pub width: u32,
-}
-
-/// Selected blocks per row, in device memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Picks {
-    /// Number of the selection buffer.
-    pub id: u16,
-    /// Most blocks per row.
-    pub blocks: u32,
-}
-
-/// The recurrent state of one sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SlotId(pub u32);
-
-/// A page: the attention rows of one stretch of one sequence, in every attention layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PageId(pub u32);
-
-/// A ring of the last rows of some activation, per sequence, addressed by row index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RowLane(pub u16);
-
-/// The recurrent matrix of one DeltaNet layer, per sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DeltaLane(pub u16);
-
-/// Keys, values and index keys of one attention layer, in pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct KvLane(pub u16);
-
-/// Where in the forward pass the following verbs belong; for decorators and errors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// Token embedding.
-    Embed,
-    /// A trunk layer.
-    Layer(u32),
-    /// Final mixer and logits.
-    Head,
-    /// The draft head.
-    Draft,
-}
-
-impl std::fmt::Display for Place {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Embed => write!(f, "the embedding"),
-            Self::Layer(layer) => write!(f, "layer {layer}"),
-            Self::Head => write!(f, "the head"),
-            Self::Draft => write!(f, "the draft head"),
-        }
-    }
-}
-
-/// What a device must have room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Rows of a batch.
-    pub rows: usize,
-    /// Open sequences.
-    pub slots: usize,
-    /// Pages shared by all sequences.
-    pub pages: usize,
-    /// Rows of a page; a multiple of the index ratio.
-    pub page_rows: usize,
-}
-
-/// The experts chosen for each row.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Routes {
-    /// Experts per row.
-    pub k: usize,
-    /// Expert ids, `k` per row, ascending within a row.
-    pub ids: Vec<u32>,
-    /// The weight of each.
-    pub weights: Vec<f32>,
-}
-
-impl Routes {
-    /// Every chosen expert once, ascending.
-    pub fn distinct(&self) -> Vec<u32> {
-        let mut ids = self.ids.clone();
-        ids.sort_unstable();
-        ids.dedup();
-        ids
-    }
-}
-
-/// One source row of [`Device::recall`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Recall {
-    /// A row of the activation.
-    Row(u32),
-    /// A kept row of a sequence.
-    Kept {
-        /// Whose.
-        slot: SlotId,
-        /// Index of the row within its sequence.
-        index: u32,
-    },
-}
-
-/// Weights of one hyper-connection. `C` streams of width `h`.
-#[derive(Debug)]
-pub struct Hyper<M, V> {
-    /// Streams.
-    pub count: usize,
-    /// Grouped norm `[C*h]`.
-    pub norm: V,
-    /// `[rank, C*h]`.
-    pub down: M,
-    /// `[C*h, rank]`.
-    pub up: M,
-    /// `[C, C*h]`; absent in a final mixer.
-    pub inject: Option<M>,
-}
-
-/// Constants of one DeltaNet layer.
-#[derive(Debug)]
-pub struct DeltaWeights<V> {
-    /// Geometry.
-    pub spec: Delta,
-    /// `[value_heads]`: the decay is `-exp(a_log) * softplus(a + dt_bias)`.
-    pub a_log: V,
-    /// `[value_heads]`.
-    pub dt_bias: V,
-    /// Plain norm weight `[value_dim]`.
-    pub norm: V,
-}
-
-/// Activations of one DeltaNet step.
-#[derive(Clone, Copy, Debug)]
-pub struct DeltaIo {
-    /// `[q | k | v]` after convolution and SiLU.
-    pub qkv: Act,
-    /// Output gate input, one value per output.
-    pub z: Act,
-    /// Decay input per value head.
-    pub a: Act,
-    /// Beta input per value head.
-    pub b: Act,
-    /// Gated, normed output `[value_heads * value_dim]`.
-    pub out: Act,
-}
-
-/// Constants of one attention layer.
-#[derive(Debug)]
-pub struct AttentionWeights<V> {
-    /// Geometry.
-    pub spec: Attention,
-    /// `[head_dim]`.
-    pub q_norm: V,
-    /// `[head_dim]`.
-    pub k_norm: V,
-    /// `[index_dim]`.
-    pub index_q_norm: V,
-    /// `[index_dim]`.
-    pub index_k_norm: V,
-}
-
-/// Weights of a shared expert with its gate.
-#[derive(Debug)]
-pub struct Shared<M> {
-    /// `[width, hidden]`.
-    pub gate_proj: M,
-    /// `[width, hidden]`.
-    pub up_proj: M,
-    /// `[hidden, width]`.
-    pub down_proj: M,
-    /// `[1, hidden]`.
-    pub gate: M,
-}
-
-/// Constants of one PLE layer. `C` streams of width `h`.
-#[derive(Debug)]
-pub struct PleWeights<V> {
-    /// Streams.
-    pub count: usize,
-    /// Grouped norm `[C*h]` of the keys.
-    pub norm_key: V,
-    /// Grouped norm `[C*h]` of the residual.
-    pub norm_query: V,
-    /// Grouped norm `[C*h]` before the convolution.
-    pub norm_conv: V,
-    /// Taps `[C*h, kernel]`, last one on the current row.
-    pub taps: V,
-    /// Taps.
-    pub kernel: usize,
-    /// Rows between taps.
-    pub dilation: usize,
-}
 
 /// Hardware that can run the verbs.
 ///
@@ -568,15 +372,3 @@ pub trait Device {
     /// When the device fails.
     fn logits(&mut self, w: &Self::Matrix, x: Act, rows: &[u32]) -> Result<Vec<f32>>;
 }
-
-/// Whether chosen router weights are divided by their sum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TopkNorm {
-    /// They are.
-    Sum,
-    /// They stay as the softmax gave them.
-    None,
-}
-
-/// Activation of a gate; re-exported for devices.
-pub type GateAct = Gate;
