@@ -2,17 +2,21 @@
 
     pip install -r requirements.txt && python make.py
 
-Writes conversations.json and strings.json into crates/text/tests/fixtures, from the tokenizer and templates there.
+Writes conversations, strings, ways and numbers (.json) into crates/text/tests/fixtures, from the tokenizer and templates there.
 """
 
 import json
 import random
+import struct
 from pathlib import Path
 
 import transformers
 from transformers import PreTrainedTokenizerFast
 
+from transformers.utils.chat_template_utils import _compile_jinja_template
+
 from conversations import CASES
+from ways import WAYS
 
 ROOT = Path(__file__).resolve().parents[3]
 FIXTURES = ROOT / "crates" / "text" / "tests" / "fixtures"
@@ -58,17 +62,36 @@ def strings():
     return list(dict.fromkeys(out))
 
 
+def ways():
+    messages = [{"role": "user", "content": "hi"}]
+    return [{"template": way, "text": _compile_jinja_template(way).render(messages=messages, tools=None)}
+            for way in WAYS]
+
+
+def numbers():
+    rng = random.Random(11)
+    values = [rng.choice([1, -1]) * rng.random() * 10.0 ** rng.randint(-30, 30) for _ in range(400)]
+    values += [float(rng.randrange(10**n)) for n in range(1, 25) for _ in range(4)]
+    values += [round(rng.random() * 1000, n) for n in range(0, 12) for _ in range(4)]
+    bits = (struct.unpack("<d", rng.randbytes(8))[0] for _ in range(400))
+    values += [value for value in bits if value - value == 0]
+    values += [sign * 2**n for n in range(0, 64) for sign in (1, -1)]
+    return [{"values": values, "dumps": json.dumps(values), "str": str(values)}]
+
+
 def main():
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(FIXTURES / "tokenizer.json"))
     made_by = f"transformers {transformers.__version__}; tools/golden/text/make.py"
-    rendered = {"made_by": made_by, "cases": render_all(tokenizer)}
+    rendered = render_all(tokenizer)
     encoded = [{"text": text, "ids": tokenizer(text, add_special_tokens=False)["input_ids"],
                 "decoded": tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"])}
                for text in strings()]
-    for name, value in [("conversations.json", rendered), ("strings.json", {"made_by": made_by, "cases": encoded})]:
+    files = {"conversations": rendered, "strings": encoded, "ways": ways(), "numbers": numbers()}
+    for name, cases in files.items():
+        value = {"made_by": made_by, "cases": cases}
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
-        (FIXTURES / name).write_text(text, encoding="utf-8", newline="\n")
-    print(len(rendered["cases"]), "renderings,", len(encoded), "strings")
+        (FIXTURES / f"{name}.json").write_text(text, encoding="utf-8", newline="\n")
+    print({name: len(cases) for name, cases in files.items()})
 
 
 if __name__ == "__main__":

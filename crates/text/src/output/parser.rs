@@ -126,7 +126,10 @@ impl OutputParser {
         let mut rest = text;
         while !rest.is_empty() {
             // Short pieces keep the waiting text short, and its use linear in time.
-            let len = rest.floor_char_boundary(CHUNK_BYTES);
+            let mut len = rest.len().min(CHUNK_BYTES);
+            while !rest.is_char_boundary(len) {
+                len -= 1;
+            }
             self.waiting.push_str(&rest[..len]);
             rest = &rest[len..];
             while self.step(Input::More) == Step::Again {}
@@ -142,10 +145,9 @@ impl OutputParser {
             self.state = State::Content;
         }
         match std::mem::replace(&mut self.state, State::Finished) {
-            State::Reasoning => {
-                if std::mem::take(&mut self.newline) {
-                    self.emit(Event::Reasoning("\n".into()));
-                }
+            State::Reasoning if self.newline => {
+                self.newline = false;
+                self.emit(Event::Reasoning("\n".into()));
             }
             State::Content if self.in_content => {
                 let space = std::mem::take(&mut self.space);
