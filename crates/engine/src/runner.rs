@@ -228,6 +228,10 @@ impl<D: Device, S: Source> Runner<D, S> {
     /// Draws the tokens of one sequence's rows, as far as the drafts agree.
     fn verify(&mut self, step: &mut Step<'_>, drafts: &[u32], logits: &[f32]) {
         let open = self.open[step.seq.0 as usize].as_mut().expect("checked by the caller");
+        if drafts.is_empty() {
+            // The pending token's row stays whatever comes: it is among the settled ones already.
+            open.tail.clear();
+        }
         let position = open.len();
         for (row, logits) in logits.chunks_exact(self.info.vocab).enumerate() {
             let drawn = match step.sampler.draw(logits, position + row) {
@@ -251,9 +255,6 @@ impl<D: Device, S: Source> Runner<D, S> {
             if !hit || step.stop.contains(&token) {
                 break;
             }
-        }
-        if drafts.is_empty() {
-            open.tail.clear();
         }
         open.tentative = !drafts.is_empty();
         open.emitted = step.out.len();

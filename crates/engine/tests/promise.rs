@@ -1,0 +1,205 @@
+//! The determinism promise: one answer, one set of bits, whatever the circumstances.
+
+mod common;
+
+use cherenkov_engine::{Engine, LoadDraft, SampleParams, Step};
+use common::{Answer, Setup, Writer, answer, greedy, pocket, prompt, random, warm, write};
+
+const TOKENS: usize = 24;
+
+/// A prompt longer than the pocket's selection budget of 128 tokens.
+fn long_prompt(vocab: usize) -> Vec<u32> {
+    prompt(150, vocab, 5)
+}
+
+fn same_under(setups: &[(Setup, usize)], params: &SampleParams, store: &common::Packed) {
+    let vocab = store.store.config().vocab;
+    let mut want: Option<Answer> = None;
+    for (setup, drafts) in setups {
+        let mut engine = setup.cpu(store);
+        let got = answer(&mut engine, &long_prompt(vocab), params, *drafts, TOKENS);
+        let want = want.get_or_insert_with(|| got.clone());
+        assert_eq!(*want, got, "{setup:?}, {drafts} drafts");
+    }
+}
+
+fn circumstances() -> Vec<(Setup, usize)> {
+    let base = Setup::default();
+    let mut all = vec![(Setup { draft: LoadDraft::No, ..base.clone() }, 0)];
+    for chunk in [1, 7, 64, 500] {
+        all.push((Setup { chunk, ..base.clone() }, 0));
+    }
+    for pool_slots in [1, 2, 5, 17, 1000] {
+        all.push((Setup { pool_slots, ..base.clone() }, 2));
+    }
+    for threads in [2, 3] {
+        all.push((Setup { threads, ..base.clone() }, 1));
+    }
+    for drafts in 0..=7 {
+        all.push((base.clone(), drafts));
+    }
+    all
+}
+
+#[test]
+fn pocket_greedy() {
+    same_under(&circumstances(), &greedy(), &pocket());
+}
+
+#[test]
+fn pocket_warm() {
+    same_under(&circumstances(), &warm(11), &pocket());
+}
+
+#[test]
+fn random_weights_greedy_and_warm() {
+    for name in ["base", "silu", "tied_flat"] {
+        let store = random(name);
+        same_under(&circumstances(), &greedy(), &store);
+        same_under(&circumstances(), &warm(3), &store);
+    }
+}
+
+/// Up to eight sequences of different lengths in one step write what each writes alone.
+#[test]
+fn company_changes_nothing() {
+    let store = random("base");
+    let vocab = store.store.config().vocab;
+    let setup = Setup { sequences: 8, pool_slots: 6, ..Setup::default() };
+    let mut engine = setup.cpu(&store);
+    let prompts: Vec<Vec<u32>> = (0..8).map(|i| prompt(1 + 7 * i, vocab, i as u64)).collect();
+    let params = |i: usize| if i % 2 == 0 { greedy() } else { warm(i as u64) };
+    let alone: Vec<Answer> = prompts
+        .iter()
+        .enumerate()
+        .map(|(i, p)| answer(&mut engine, p, &params(i), i % 3, TOKENS))
+        .collect();
+    for company in 2..=8 {
+        let mut writers: Vec<Writer> = Vec::new();
+        for (i, prompt) in prompts.iter().enumerate().take(company) {
+            let seq = engine.open().unwrap();
+            engine.prefill(seq, prompt).unwrap();
+            writers.push(Writer::new(seq, &params(i), prompt, vocab));
+        }
+        let drafts = 8 / company - 1;
+        while writers.iter().any(|w| w.tokens.len() < TOKENS) {
+            let mut steps: Vec<Step<'_>> = writers
+                .iter_mut()
+                .map(|w| Step::new(w.seq, &mut w.sampler, drafts, &[]))
+                .collect();
+            engine.decode(&mut steps).unwrap();
+            let outs: Vec<_> = steps.into_iter().map(|s| s.out).collect();
+            for (writer, out) in writers.iter_mut().zip(&outs) {
+                writer.take(out, TOKENS);
+            }
+        }
+        for (i, writer) in writers.iter().enumerate() {
+            assert_eq!(writer.answer(), alone[i], "sequence {i} of {company}");
+            engine.close(writer.seq);
+        }
+    }
+}
+
+/// A slot that another conversation used gives the same answer as a fresh one.
+#[test]
+fn slots_and_pages_are_as_new() {
+    let store = random("base");
+    let vocab = store.store.config().vocab;
+    let mut engine = Setup { sequences: 1, ..Setup::default() }.cpu(&store);
+    let (a, b) = (prompt(40, vocab, 1), prompt(90, vocab, 2));
+    let first = answer(&mut engine, &a, &greedy(), 3, TOKENS);
+    answer(&mut engine, &b, &warm(1), 3, TOKENS);
+    assert_eq!(answer(&mut engine, &a, &greedy(), 3, TOKENS), first);
+}
+
+/// Prefill in parts, a fork, a saved and restored sequence: all go on with the same bits.
+#[test]
+fn forks_and_saved_sequences_go_on_alike() {
+    for name in ["base", "ple3"] {
+        let store = random(name);
+        let vocab = store.store.config().vocab;
+        let mut engine = Setup::default().cpu(&store);
+        for len in [1, 2, 3, 63, 64, 65, 66, 100] {
+            let prompt = prompt(len + 20, vocab, len as u64);
+            let want = answer(&mut engine, &prompt, &warm(2), 3, TOKENS);
+            let base = engine.open().unwrap();
+            engine.prefill(base, &prompt[..len]).unwrap();
+            let fork = engine.fork(base).unwrap();
+            let bytes = engine.save(base).unwrap();
+            for part in prompt[len..].chunks(7) {
+                engine.prefill(base, part).unwrap();
+            }
+            let mut writer = Writer::new(base, &warm(2), &prompt, vocab);
+            write(&mut engine, &mut writer, 2, TOKENS);
+            assert_eq!(writer.answer(), want, "{name}: in parts from {len}");
+            engine.close(base);
+            let restored = engine.restore(&bytes).unwrap();
+            for seq in [fork, restored] {
+                assert_eq!(engine.tokens(seq).unwrap(), prompt[..len]);
+                engine.prefill(seq, &prompt[len..]).unwrap();
+                let mut writer = Writer::new(seq, &warm(2), &prompt, vocab);
+                write(&mut engine, &mut writer, 5, TOKENS);
+                assert_eq!(writer.answer(), want, "{name}: continued from {len}");
+                engine.close(seq);
+            }
+        }
+    }
+}
+
+/// Cutting a step short leaves the state as if the dropped tokens had never been drawn.
+#[test]
+fn a_step_cut_short_leaves_no_trace() {
+    let store = pocket();
+    let vocab = store.store.config().vocab;
+    let mut engine = Setup::default().cpu(&store);
+    let prompt = prompt(130, vocab, 8);
+    let want = answer(&mut engine, &prompt, &greedy(), 0, TOKENS);
+    for keep in 1..=4 {
+        let seq = engine.open().unwrap();
+        engine.prefill(seq, &prompt).unwrap();
+        let mut writer = Writer::new(seq, &greedy(), &prompt, vocab);
+        let mut cut = 0;
+        while writer.tokens.len() < TOKENS {
+            let mut step = [Step::new(seq, &mut writer.sampler, 7, &[])];
+            engine.decode(&mut step).unwrap();
+            let [step] = step;
+            let out = step.out;
+            let kept = keep.min(out.len());
+            cut += usize::from(kept < out.len());
+            engine.commit(seq, kept).unwrap();
+            writer.take(&out[..kept], TOKENS);
+            let text = [&prompt[..], &writer.tokens].concat();
+            let seen = engine.tokens(seq).unwrap();
+            assert_eq!(seen[..text.len().min(seen.len())], text[..text.len().min(seen.len())]);
+        }
+        assert_eq!(writer.answer(), want, "keeping {keep}");
+        assert!(keep == 4 || cut > 0, "nothing was ever cut");
+        engine.close(seq);
+    }
+}
+
+/// No token follows a stop token, also inside an accepted group of drafts.
+#[test]
+fn nothing_follows_a_stop_token() {
+    let store = pocket();
+    let vocab = store.store.config().vocab;
+    let mut engine = Setup::default().cpu(&store);
+    let prompt = prompt(60, vocab, 4);
+    let text = answer(&mut engine, &prompt, &greedy(), 0, TOKENS).tokens;
+    for at in 0..12 {
+        let stop = [text[at]];
+        let first = text.iter().position(|t| *t == text[at]).unwrap();
+        let seq = engine.open().unwrap();
+        engine.prefill(seq, &prompt).unwrap();
+        let mut writer = Writer::new(seq, &greedy(), &prompt, vocab);
+        while !writer.tokens.contains(&stop[0]) {
+            let mut step = [Step::new(seq, &mut writer.sampler, 7, &stop)];
+            engine.decode(&mut step).unwrap();
+            let [step] = step;
+            let out = step.out;
+            writer.take(&out, usize::MAX);
+        }
+        assert_eq!(writer.tokens, text[..=first]);
+        engine.close(seq);
+    }
+}
