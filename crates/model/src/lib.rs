@@ -11,6 +11,7 @@ mod error;
 pub mod pages;
 pub mod qwen4_exp;
 pub mod reference;
+pub mod suite;
 pub mod traced;
 
 pub use batch::{Batch, Keep, MAX_TENTATIVE, Position, Run};

@@ -92,7 +92,9 @@ pub fn close<S: Subject>(
             let expected = &expected.pieces[piece];
             let allowed = bounds.allowed(expected.verb, scale);
             choice(found, expected, scores, allowed)
-                .and_then(|()| values(subject.scale(seed, id, piece, expected), bounds, found, expected))
+                .and_then(|()| {
+                    values(subject.scale(seed, id, piece, expected), bounds, found, expected)
+                })
                 .map_err(|what| difference(expected.verb, row, what))?;
         }
     }
@@ -105,9 +107,8 @@ fn choice(
     scores: &[f64],
     allowed: f64,
 ) -> Result<(), String> {
-    let message = |what: String| {
-        format!("chose {:?}, the reference {:?}: {what}", found.ids, expected.ids)
-    };
+    let message =
+        |what: String| format!("chose {:?}, the reference {:?}: {what}", found.ids, expected.ids);
     compare::choice(0, &found.ids, &expected.ids, scores, allowed).map_err(|off| {
         message(format!("scores differ by {:.3e}, allowed are {:.3e}", off.worst, off.allowed))
     })?;

@@ -5,7 +5,7 @@
 use super::random::Random;
 use super::rows::{Poison, RowId, Rows, Take};
 use super::script::{LENGTHS, Leg, Script, Stay, Step, Way};
-use super::subject::{LIMITS, PAGE_ROWS, Piece, RowPiece, Subject, Trouble};
+use super::subject::{LIMITS, PAGE_ROWS, Piece, RowPiece, Subject, Tried, Trouble};
 use crate::batch::{Batch, Keep, MAX_TENTATIVE};
 use crate::checked::Verb;
 use crate::device::{Device, PageId, SlotId};
@@ -64,7 +64,7 @@ struct State {
 
 impl<S: Subject, D: Device> Player<'_, S, D> {
     /// Runs a script.
-    pub fn play(&mut self, script: &Script) -> Result<Record, Trouble> {
+    pub fn play(&mut self, script: &Script) -> Tried<Record> {
         let mut seats = deal(script.salt);
         let spare = seats.split_off(LENGTHS.len());
         for seat in &seats {
@@ -82,7 +82,7 @@ impl<S: Subject, D: Device> Player<'_, S, D> {
         Ok(state.record)
     }
 
-    fn pass(&mut self, state: &mut State, legs: &[Leg]) -> Result<(), Trouble> {
+    fn pass(&mut self, state: &mut State, legs: &[Leg]) -> Tried<()> {
         let mut ids = Vec::new();
         let mut batch = Batch::default();
         for leg in legs {
@@ -119,7 +119,7 @@ impl<S: Subject, D: Device> Player<'_, S, D> {
         }
     }
 
-    fn run(&mut self, rows: &Rows) -> Result<Vec<RowRecord>, Trouble> {
+    fn run(&mut self, rows: &Rows) -> Tried<Vec<RowRecord>> {
         self.device.begin(&rows.batch)?;
         let pieces = self.subject.run(self.device, self.on, rows)?;
         let scores = (self.scores)(self.device, self.on, rows)?;
@@ -134,7 +134,7 @@ impl<S: Subject, D: Device> Player<'_, S, D> {
     }
 
     /// Moves a sequence to a spare seat, then spoils the seat it left.
-    fn relocate(&mut self, state: &mut State, sequence: usize, way: Way) -> Result<(), Trouble> {
+    fn relocate(&mut self, state: &mut State, sequence: usize, way: Way) -> Tried<()> {
         let old = state.seats[sequence].clone();
         let new = state.spare.remove(0);
         match way {
@@ -158,7 +158,7 @@ impl<S: Subject, D: Device> Player<'_, S, D> {
         Ok(())
     }
 
-    fn reload(&mut self, old: &Seat, new: &Seat) -> Result<(), Trouble> {
+    fn reload(&mut self, old: &Seat, new: &Seat) -> Tried<()> {
         let (mut saved, mut again) = (Vec::new(), Vec::new());
         self.device.save_slot(old.slot, &mut saved)?;
         self.device.load_slot(new.slot, &saved)?;
@@ -194,10 +194,14 @@ fn deal(salt: u64) -> Vec<Seat> {
     slots.into_iter().zip(pages).map(|(slot, pages)| Seat { slot, pages }).collect()
 }
 
-fn split(piece: Piece, rows: usize, records: &mut [RowRecord]) -> Result<(), Trouble> {
+fn split(piece: Piece, rows: usize, records: &mut [RowRecord]) -> Tried<()> {
     let Piece { verb, values, ids } = piece;
     if !values.len().is_multiple_of(rows) || (!ids.is_empty() && ids.len() != rows) {
-        return Err(wrong(verb, format!("{} values and {} choices", values.len(), ids.len()), rows));
+        return Err(wrong(
+            verb,
+            format!("{} values and {} choices", values.len(), ids.len()),
+            rows,
+        ));
     }
     let width = values.len() / rows;
     let mut ids = ids.into_iter();

@@ -74,6 +74,9 @@ pub enum Trouble {
     },
 }
 
+/// A result that may be [`Trouble`].
+pub type Tried<T> = std::result::Result<T, Trouble>;
+
 impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
         Self::Device(error)
@@ -100,7 +103,7 @@ pub trait Subject {
         device: &mut D,
         on: &mut Self::Loaded<D>,
         rows: &Rows,
-    ) -> Result<Vec<Piece>, Trouble>;
+    ) -> Tried<Vec<Piece>>;
 
     /// What result number `piece` of a row is measured by.
     fn scale(&self, _seed: u64, _row: RowId, _piece: usize, expected: &RowPiece) -> Scale {
