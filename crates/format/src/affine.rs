@@ -91,11 +91,17 @@ fn constant(values: &[f32]) -> Quantised {
     result
 }
 
-/// Rounds `value` to the grid: codes for a given scale and bias.
+/// Rounds `value` to the grid: its code, still as a float, for a given scale and bias.
 #[inline(always)]
-fn code(value: f32, inverse: f32, bias: f32, max: f32) -> i32 {
-    // Adding a half and cutting off is rounding, as the clamped value is not negative.
-    ((value - bias) * inverse + 0.5).clamp(0.0, max) as i32
+fn code(value: f32, inverse: f32, bias: f32, max: f32) -> f32 {
+    // A float this large has no fraction: adding it rounds to the nearest whole number, ties to
+    // even, with plain additions that every instruction set vectorises. The comparisons also turn
+    // a NaN (infinite inverse of a tiny scale, times zero) into a code.
+    const WHOLE: f32 = (3 << 22) as f32;
+    let at = (value - bias) * inverse;
+    let at = if at > 0.0 { at } else { 0.0 };
+    let at = if at < max { at } else { max };
+    (at + WHOLE) - WHOLE
 }
 
 fn inverse(scale: f32) -> f32 {
@@ -107,10 +113,10 @@ fn pair(values: &[f32], (scale, bias): (u16, u16), max: f32) -> Pair {
     let (s, b) = (bf16_to_f32(scale), bf16_to_f32(bias));
     let inverse = inverse(s);
     let mut sums = [0f32; LANES];
-    for chunk in values.chunks_exact(LANES) {
-        for (sum, &x) in sums.iter_mut().zip(chunk) {
-            let d = x - (code(x, inverse, b, max) as f32 * s + b);
-            *sum += d * d;
+    for chunk in values.as_chunks::<LANES>().0 {
+        for i in 0..LANES {
+            let d = chunk[i] - (code(chunk[i], inverse, b, max) * s + b);
+            sums[i] += d * d;
         }
     }
     Pair { scale, bias, error: total(sums) }
@@ -135,12 +141,12 @@ fn refine(values: &[f32], start: (f32, f32), max: f32) -> Pair {
     for _ in 0..3 {
         let inverse = inverse(scale);
         let (mut c1, mut c2, mut cx) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
-        for chunk in values.chunks_exact(LANES) {
-            for (i, &x) in chunk.iter().enumerate() {
-                let c = code(x, inverse, bias, max) as f32;
+        for chunk in values.as_chunks::<LANES>().0 {
+            for i in 0..LANES {
+                let c = code(chunk[i], inverse, bias, max);
                 c1[i] += c;
                 c2[i] += c * c;
-                cx[i] += c * (x - mean);
+                cx[i] += c * (chunk[i] - mean);
             }
         }
         code_mean = total(c1) / n;

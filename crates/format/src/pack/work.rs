@@ -71,6 +71,7 @@ pub fn run(
         drop(open_fresh(place, seen)?);
     }
     let targets = open_targets(place, seen)?;
+    clear_gaps(&targets[0], seen)?;
     journal.rewrite(seen.identity, &done)?;
     let todo: Vec<usize> = (0..units.len()).filter(|&u| done[u].is_none()).collect();
     let missing: u64 = todo.iter().map(|&u| units[u].bytes as u64).sum();
@@ -123,6 +124,17 @@ fn open_targets(place: &Place, seen: &Inspected) -> Result<Vec<Target>> {
         Ok(Target { path, file })
     };
     seen.plan.files().into_iter().map(open).collect()
+}
+
+/// Zeros the few bytes between dense tensors, which belong to no unit.
+fn clear_gaps(dense: &Target, seen: &Inspected) -> Result<()> {
+    let mut end = 0;
+    for t in &seen.plan.dense.tensors {
+        let gap = vec![0; (t.offset - end) as usize];
+        pio::write_all_at(&dense.file, &dense.path, end, &gap)?;
+        end = t.offset + t.byte_len().expect("planned");
+    }
+    Ok(())
 }
 
 /// What `each` reports.
