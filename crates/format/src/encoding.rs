@@ -79,9 +79,9 @@ impl Group {
 
     /// The widest group that divides `cols`, if any does.
     pub const fn dividing(cols: usize) -> Option<Self> {
-        if cols == 0 || cols % 32 != 0 {
+        if cols == 0 || !cols.is_multiple_of(32) {
             None
-        } else if cols % 64 == 0 {
+        } else if cols.is_multiple_of(64) {
             Some(Self::G64)
         } else {
             Some(Self::G32)

@@ -247,7 +247,7 @@ impl Finder<'_> {
         }
         let cols = wanted.cols as u64;
         let (words, groups) = (weight.info.shape.last(), scales.info.shape.last());
-        let divide = |a: u64, b: u64| (b > 0 && a % b == 0).then(|| a / b);
+        let divide = |a: u64, b: u64| (b > 0 && a.is_multiple_of(b)).then(|| a / b);
         let bits = words.and_then(|w| divide(w.checked_mul(32)?, cols));
         let group = groups.and_then(|&g| divide(cols, g));
         match (bits, group) {

@@ -223,10 +223,11 @@ fn weight_files(dir: &Path) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for entry in entries {
         let entry = entry.map_err(|e| Error::io(dir, "list", e))?;
-        if let Ok(name) = entry.file_name().into_string() {
-            if name.ends_with(".safetensors") && !name.starts_with('.') {
-                names.insert(name);
-            }
+        if let Ok(name) = entry.file_name().into_string()
+            && name.ends_with(".safetensors")
+            && !name.starts_with('.')
+        {
+            names.insert(name);
         }
     }
     Ok(names)

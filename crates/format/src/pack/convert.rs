@@ -126,11 +126,12 @@ fn each_group(
     stats: &mut Stats,
     mut put: impl FnMut(usize, usize, (u16, u16), &[u8]),
 ) {
-    if let RowBlock::Affine(a) = block {
-        if a.bits <= bits.get() && a.group.is_multiple_of(group) {
-            kept(a, rows, cols, group, stats, put);
-            return;
-        }
+    if let RowBlock::Affine(a) = block
+        && a.bits <= bits.get()
+        && a.group.is_multiple_of(group)
+    {
+        kept(a, rows, cols, group, stats, put);
+        return;
     }
     let mut values = vec![0f32; cols];
     for row in 0..rows {

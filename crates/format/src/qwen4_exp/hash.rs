@@ -94,9 +94,9 @@ impl HashTable {
         let lengths = self.multipliers.len() - 1;
         let per_length = self.sizes.len() / lengths;
         let mut mix = i64::from(window[0]).wrapping_mul(self.multipliers[0]);
-        for n in 1..=lengths {
-            mix ^= i64::from(window[n]).wrapping_mul(self.multipliers[n]);
-            for head in (n - 1) * per_length..n * per_length {
+        for (n, (&id, m)) in window[1..=lengths].iter().zip(&self.multipliers[1..]).enumerate() {
+            mix ^= i64::from(id).wrapping_mul(*m);
+            for head in n * per_length..(n + 1) * per_length {
                 rows.push((mix.rem_euclid(self.sizes[head]) + self.offsets[head]) as u64);
             }
         }

@@ -8,14 +8,17 @@
 use cherenkov_format::checkpoint::json::{self, Choices};
 use cherenkov_format::checksum;
 use cherenkov_format::float::{bf16_to_f32, f32_to_bf16, f32_to_f16};
-use cherenkov_format::pack::{Options, Precision};
+use cherenkov_format::pack::{self, Options, Precision};
+use cherenkov_format::progress::Silent;
 use cherenkov_format::qwen4_exp::config::{Config, HiddenNorm};
 use cherenkov_format::qwen4_exp::hash::HashTable;
 use cherenkov_format::qwen4_exp::tensors::{self, Kind};
+use cherenkov_format::{Error, Store, verify};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 /// What most tests choose.
 pub const CHOICES: Choices = Choices { hidden_norm: HiddenNorm::Global, eos_hash: None };
@@ -338,4 +341,61 @@ pub fn contents(dir: &Path) -> BTreeMap<String, (usize, u64)> {
             (name, (bytes.len(), checksum(&bytes)))
         })
         .collect()
+}
+
+/// A packed store that lives as long as this.
+pub struct Packed {
+    pub _dir: TempDir,
+    pub out: PathBuf,
+    pub report: pack::Report,
+}
+
+/// Packs what `write` writes; the store must verify.
+pub fn pack_with(options: &Options, write: impl FnOnce(&Path)) -> Result<Packed, Error> {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, out) = (dir.path().join("src"), dir.path().join("out"));
+    write(&src);
+    let report = pack::pack(&src, &out, options, &mut Silent)?;
+    let checked = verify::verify(&out, &mut Silent).unwrap();
+    assert!(checked.strays.is_empty(), "{:?}", checked.strays);
+    assert_eq!(checked.bytes, report.bytes);
+    Ok(Packed { _dir: dir, out, report })
+}
+
+/// Opens a packed store.
+pub fn open(packed: &Packed) -> Store {
+    Store::open(&packed.out).unwrap()
+}
+
+/// gate_up_proj cut into gate_proj and up_proj, all under `switch_mlp`.
+pub fn split_switch(t: Tensor) -> Vec<Tensor> {
+    if !t.name.contains(".mlp.experts.") {
+        return vec![t];
+    }
+    let base = t.name.replace(".experts.", ".switch_mlp.");
+    if t.name.ends_with("down_proj") {
+        return vec![Tensor { name: format!("{base}.weight"), ..t }];
+    }
+    let (rows, half) = (t.shape[1], t.shape[1] / 2);
+    let row_bytes = t.bytes.len() / (t.shape[0] * rows);
+    let part = |which: &str, first: usize| Tensor {
+        name: format!("{}.weight", base.replace("gate_up_proj", which)),
+        dtype: t.dtype,
+        shape: vec![t.shape[0], half, t.shape[2]],
+        bytes: (0..t.shape[0])
+            .flat_map(|e| t.bytes[(e * rows + first) * row_bytes..][..half * row_bytes].to_vec())
+            .collect(),
+    };
+    vec![part("gate_proj", 0), part("up_proj", half)]
+}
+
+/// Packing must fail with all these parts in its message.
+pub fn check_refused(what: &str, source: &Tiny, parts: &[&str]) {
+    let error = match pack_with(&exact(), |d| source.write(d)) {
+        Ok(_) => panic!("{what}: packed"),
+        Err(e) => e.to_string(),
+    };
+    for part in parts {
+        assert!(error.contains(part), "{what}: {error:?} lacks {part:?}");
+    }
 }
