@@ -1,7 +1,7 @@
 //! How far a device may be off, verb by verb.
 //!
-//! Owns: the tables. Never: the scale that a bound is relative to (that is the caller's: a row's
-//! largest magnitude in a checked run, the sum of |a * b| in the conformance suite).
+//! Owns: the tables. Never: the scale that a bound is relative to (that is the caller's: the sum of
+//! |a * b| for products, otherwise a row's largest magnitude).
 
 use super::Verb;
 

@@ -2,7 +2,7 @@
 //!
 //! Owns: running both devices in step. Never: what counts as agreement (see [`Checked`]).
 
-use super::{Checked, Oracle, Pair, PairBank, Split, Verb, compare::Off};
+use super::{Checked, Oracle, Pair, PairBank, Split, Verb};
 use crate::batch::Batch;
 use crate::device::{
     Act, AttentionWeights, DeltaIo, DeltaLane, DeltaWeights, Device, Hyper, KvLane, Limits, PageId,
@@ -212,13 +212,13 @@ where
     fn linear(&mut self, w: &Self::Matrix, x: Act, out: Act) -> Result<()> {
         self.fast.linear(&w.fast, x, out)?;
         self.oracle.linear(&w.oracle, x, out)?;
-        self.agree(Verb::Linear, out)
+        self.agree_product(Verb::Linear, &w.oracle, x, out)
     }
 
     fn linear_streams(&mut self, w: &Self::Matrix, x: Act, out: Act) -> Result<()> {
         self.fast.linear_streams(&w.fast, x, out)?;
         self.oracle.linear_streams(&w.oracle, x, out)?;
-        self.agree(Verb::LinearStreams, out)
+        self.agree_product(Verb::LinearStreams, &w.oracle, x, out)
     }
 
     fn hyper_read(
@@ -385,11 +385,7 @@ where
     fn logits(&mut self, w: &Self::Matrix, x: Act, rows: &[u32]) -> Result<Vec<f32>> {
         let found = self.fast.logits(&w.fast, x, rows)?;
         let expected = self.oracle.logits(&w.oracle, x, rows)?;
-        if !rows.is_empty() {
-            let result = self.close(Verb::Logits, expected.len() / rows.len(), &found, &expected);
-            let named = result.map_err(|off| Off { row: rows[off.row] as usize, ..off });
-            self.judge(Verb::Logits, named)?;
-        }
+        self.close_product(Verb::Logits, &w.oracle, x, rows, (&found, &expected))?;
         Ok(found)
     }
 }

@@ -58,6 +58,41 @@ impl<F: Device, R: Oracle> Checked<F, R> {
         self.oracle.put(act, &found)
     }
 
+    /// As [`Self::agree`] for `out = W x`.
+    fn agree_product(&mut self, verb: Verb, w: &R::Matrix, x: Act, out: Act) -> Result<()> {
+        let found = self.fast.fetch(out)?;
+        let expected = self.oracle.fetch(out)?;
+        let all = 0..found.len() as u32 / out.width;
+        self.close_product(verb, w, x, &all.collect::<Vec<_>>(), (&found, &expected))?;
+        self.oracle.put(out, &found)
+    }
+
+    /// Compares products of some rows of `x`. Where every value of a row is small because sums
+    /// cancel, the sums of |w * x| are the scale.
+    fn close_product(
+        &mut self,
+        verb: Verb,
+        w: &R::Matrix,
+        x: Act,
+        rows: &[u32],
+        (found, expected): (&[f32], &[f32]),
+    ) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let width = expected.len() / rows.len();
+        if self.close(verb, width, found, expected).is_ok() {
+            return Ok(());
+        }
+        // Streams of one row follow each other like rows.
+        let scales = self.oracle.product_scale(w, x)?;
+        let result = compare::values(width, found, expected, |row, i| {
+            self.bounds.allowed(verb, scales[rows[row] as usize * width + i])
+        });
+        let named = result.map_err(|off| Off { row: rows[off.row] as usize, ..off });
+        self.judge(verb, named)
+    }
+
     /// Compares rows, each with its own largest magnitude as the scale.
     fn close(
         &self,

@@ -88,6 +88,12 @@ pub fn close<S: Subject>(
                 continue;
             }
             let scale = subject.score_scale(seed, id, &expected.scores);
+            if let Some(twin) = subject.twin(piece)
+                && !same_bits(&found.pieces[piece].values, &found.pieces[twin].values)
+            {
+                let (verb, twin) = (found.pieces[piece].verb, found.pieces[twin].verb);
+                return Err(difference(verb, row, format!("other bits than {twin} by itself")));
+            }
             let (found, scores) = (&found.pieces[piece], &expected.scores);
             let expected = &expected.pieces[piece];
             let allowed = bounds.allowed(expected.verb, scale);
@@ -138,7 +144,6 @@ fn values(
     let result = compare::values(width, &found.values, &expected.values, |_, i| match &scale {
         Scale::Row(verb) => bounds.allowed(*verb, row),
         Scale::Product(scales) => product.mul_add(scales[i], FLOOR),
-        Scale::Free => f64::INFINITY,
     });
     result.map_err(|off| format!("off by {:.3e}, allowed are {:.3e}", off.worst, off.allowed))
 }

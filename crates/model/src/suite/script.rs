@@ -134,7 +134,8 @@ fn chunks() -> Script {
 fn drafts() -> Script {
     let mut left = Left(LENGTHS);
     let mut random = Random::new(5, &[]);
-    let accepted = [0, 8, 1, 7, 2, 6, 3, 5, 4];
+    // None stay after 2, 10, 11, 20, 26 and 38 rows: at every place within a block of four.
+    let accepted = [0, 8, 0, 1, 0, 7, 2, 0, 6, 0, 3, 5, 4];
     let mut steps = vec![Step::Pass((0..2).filter_map(|s| left.leg(s, 2)).collect())];
     let mut round = 0;
     while left.any() {

@@ -56,8 +56,6 @@ pub enum Scale {
     Row(Verb),
     /// One scale per value (the sum of |a * b|), with the bound of `linear`.
     Product(Vec<f64>),
-    /// Not compared with the reference, only with itself.
-    Free,
 }
 
 /// Why a run ended early.
@@ -108,6 +106,11 @@ pub trait Subject {
     /// What result number `piece` of a row is measured by.
     fn scale(&self, _seed: u64, _row: RowId, _piece: usize, expected: &RowPiece) -> Scale {
         Scale::Row(expected.verb)
+    }
+
+    /// The result that number `piece` must have the same bits as, if any.
+    fn twin(&self, _piece: usize) -> Option<usize> {
+        None
     }
 
     /// The scores behind the choices of the rows just run; no scores where nothing is chosen.
