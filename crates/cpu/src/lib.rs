@@ -6,9 +6,14 @@
 //! rows, chunks, threads or the instruction set.
 #![deny(unsafe_code)]
 
+mod device;
 pub mod kernels;
 pub mod memory;
 #[allow(unsafe_code)]
 pub mod simd;
 #[allow(unsafe_code)]
 pub mod threads;
+
+pub use device::{CpuDevice, CpuMatrix, CpuOptions, CpuVector, KvPrecision};
+pub use kernels::quant::Planes;
+pub use simd::Isa;

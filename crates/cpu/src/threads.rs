@@ -70,8 +70,7 @@ impl Pool {
         });
         let mut pool = Self { shared, workers: Vec::new() };
         for index in 1..threads.clamp(1, THREADS_MAX) {
-            let (shared, asleep) =
-                (pool.shared.clone(), Arc::new(Apart(AtomicBool::new(false))));
+            let (shared, asleep) = (pool.shared.clone(), Arc::new(Apart(AtomicBool::new(false))));
             let flag = asleep.clone();
             let handle = std::thread::Builder::new()
                 .name(format!("cpu-{index}"))
@@ -366,7 +365,8 @@ mod tests {
 
     #[test]
     fn cuts_cover_every_column_once_in_whole_units() {
-        for (rows, width, unit, parts) in [(1, 7, 1, 3), (3, 40, 16, 2), (2, 5, 16, 4), (4, 0, 1, 2)]
+        for (rows, width, unit, parts) in
+            [(1, 7, 1, 3), (3, 40, 16, 2), (2, 5, 16, 4), (4, 0, 1, 2)]
         {
             let mut data = vec![0u8; rows * width];
             let cut = Cut::columns(&mut data, rows, unit, parts);

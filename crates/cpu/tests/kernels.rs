@@ -208,7 +208,11 @@ fn float_products_follow_the_definition_bit_for_bit_and_are_near_the_exact_ones(
                 let (w, dest) = (dense::Weights::new(m.view()).unwrap(), Dest::From(0));
                 arch(isa).run(dense::Product { w, x: &x, dest, out: &mut cut.take(part) });
             }
-            assert!(same(&y, &expected), "{} {encoding:?} {outputs}x{cols}, {rows} rows", isa.name());
+            assert!(
+                same(&y, &expected),
+                "{} {encoding:?} {outputs}x{cols}, {rows} rows",
+                isa.name()
+            );
         }
     }
 }

@@ -78,13 +78,7 @@ pub fn merge<S: Simd>(s: S, x: &[f32], out: &mut [f32], f: impl Fn(S::F, S::F) -
 /// # Panics
 /// When the lengths differ.
 #[inline(always)]
-pub fn zip<S: Simd>(
-    s: S,
-    x: &[f32],
-    y: &[f32],
-    out: &mut [f32],
-    f: impl Fn(S::F, S::F) -> S::F,
-) {
+pub fn zip<S: Simd>(s: S, x: &[f32], y: &[f32], out: &mut [f32], f: impl Fn(S::F, S::F) -> S::F) {
     assert!(x.len() == out.len() && y.len() == out.len());
     let (chunks, tail) = out.as_chunks_mut::<LANES>();
     let ((xs, x_tail), (ys, y_tail)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());

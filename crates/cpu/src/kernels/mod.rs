@@ -3,8 +3,15 @@
 //! Owns: the order of every sum. Never: threads, memory of the device, intrinsics.
 //! Invariant: a row's result is a function of that row, its state and the weights alone.
 
+pub mod attention;
+pub mod choose;
+pub mod conv;
+pub mod delta;
 pub mod dense;
+pub mod heads;
 pub mod lanes;
 pub mod math;
+pub mod norm;
 pub mod quant;
+pub mod rope;
 pub mod tile;

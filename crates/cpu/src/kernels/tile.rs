@@ -75,6 +75,7 @@ pub enum Dest<'a> {
 }
 
 impl Dest<'_> {
+    /// The output row of an activation row.
     #[inline(always)]
     pub fn at(&self, row: usize) -> usize {
         match self {
@@ -234,8 +235,7 @@ fn segment<
         if AHEAD > 0 {
             s.prefetch(&block[0], AHEAD);
         }
-        let dots =
-            s.dots::<W, STORED, QUADS, N, AHEAD>(&block[1..], x.as_chunks().0);
+        let dots = s.dots::<W, STORED, QUADS, N, AHEAD>(&block[1..], x.as_chunks().0);
         let (scale, bias) = header(s, &block[0]);
         let (scales, sums) = (&panel.scales[at..at + R], &panel.sums[at..at + R]);
         for r in 0..R {
@@ -336,7 +336,12 @@ impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
                         let panel = p.x.panel(p.shape, n);
                         let row = (n - first_panel) * PANEL;
                         let place = Place { tile, row, segment: i };
-                        s.call(PanelRun::<W, QUADS, PLANES> { blocks, panel, place, out: &mut out });
+                        s.call(PanelRun::<W, QUADS, PLANES> {
+                            blocks,
+                            panel,
+                            place,
+                            out: &mut out,
+                        });
                     }
                 }
             }

@@ -2,8 +2,8 @@
 //!
 //! Owns: tile configuration and the tile instructions. Never: small row counts.
 
-use super::{Panel, Tiles};
 use super::vector::LANES;
+use super::{Panel, Tiles};
 
 /// Proof that the processor has AMX int8 and that the operating system lets this process use it.
 #[derive(Clone, Copy, Debug)]

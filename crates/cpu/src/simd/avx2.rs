@@ -72,7 +72,8 @@ impl Simd for Avx2 {
     fn load_bf16(self, x: &[u8; 32]) -> F {
         // SAFETY: see above.
         unsafe {
-            let widen = |half| _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+            let widen =
+                |half| _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
             let p: *const __m128i = x.as_ptr().cast();
             [widen(_mm_loadu_si128(p)), widen(_mm_loadu_si128(p.add(1)))]
         }
@@ -89,7 +90,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn store_f16(self, v: F, out: &mut [u16; LANES]) {
-        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
         // SAFETY: see above.
         unsafe {
             let p: *mut __m128i = out.as_mut_ptr().cast();
@@ -209,8 +210,8 @@ impl Simd for Avx2 {
         // SAFETY: see above. The byte shuffle takes the low byte of every lane, so nothing saturates.
         unsafe {
             let pick = _mm256_setr_epi8(
-                0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1, -1, -1,
-                -1, -1, -1, -1, -1, -1, -1, -1, -1,
+                0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1, -1,
+                -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
             );
             let eight = |v| {
                 let v = _mm256_shuffle_epi8(v, pick);

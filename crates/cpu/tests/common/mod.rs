@@ -60,7 +60,9 @@ impl Random {
             for g in 0..groups {
                 let block = &mut bytes[(row / 16 * groups + g) * size..][..size];
                 let codes: Vec<u8> = (0..group.get())
-                    .map(|_| if extreme { bits.max_code() } else { self.next() as u8 & bits.max_code() })
+                    .map(|_| {
+                        if extreme { bits.max_code() } else { self.next() as u8 & bits.max_code() }
+                    })
                     .collect();
                 let scale = self.normal() * 2.0 / f32::from(bits.max_code());
                 let affine = (f32_to_bf16(scale), f32_to_bf16(self.normal() - scale));
