@@ -357,11 +357,12 @@ fn check_dense(path: &Path, m: &Manifest) -> Result<()> {
         if found != expected {
             return Err(damaged(path, "dense.tensors", found, expected));
         }
-        let len = t.byte_len().filter(|_| t.offset == end.next_multiple_of(DENSE_ALIGN));
+        let starts = Some(t.offset) == end.checked_next_multiple_of(DENSE_ALIGN);
+        let stop = t.byte_len().filter(|_| starts).and_then(|len| t.offset.checked_add(len));
         let chunks = (t.chunk_rows > 0).then(|| t.rows.div_ceil(t.chunk_rows));
         let whole_tiles = t.rows <= t.chunk_rows || t.chunk_rows.is_multiple_of(16);
-        match len {
-            Some(len) if chunks == Some(t.checksums.0.len()) && whole_tiles => end = t.offset + len,
+        match stop {
+            Some(stop) if chunks == Some(t.checksums.0.len()) && whole_tiles => end = stop,
             _ => {
                 let found =
                     format!("{:?} at {}, {} rows a chunk", t.encoding, t.offset, t.chunk_rows);

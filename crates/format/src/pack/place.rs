@@ -91,8 +91,19 @@ impl Place {
         Ok(())
     }
 
-    /// Creates the unfinished directory.
+    /// Creates the unfinished directory, or takes over one that an earlier pack left.
     pub fn create_partial(&self) -> Result<()> {
+        let ours = self.partial.join(super::JOURNAL_FILE).is_file() || is_store(&self.partial);
+        let full = fs::read_dir(&self.partial).is_ok_and(|mut entries| entries.next().is_some());
+        if full && !ours {
+            return Err(Error::invalid(
+                &self.partial,
+                "unfinished output",
+                "something that no pack left",
+                "a journal",
+                "move it away or name another output",
+            ));
+        }
         fs::create_dir_all(&self.partial).map_err(|e| Error::io(&self.partial, "create", e))
     }
 
@@ -101,7 +112,7 @@ impl Place {
         sync_dir(&self.partial)?;
         let replaced = self.taken()?;
         if replaced {
-            remove_all(&self.old)?;
+            remove_store(&self.old)?;
             rename(&self.out, &self.old)?;
         } else if self.out.is_dir() {
             // Empty: renaming over it works on some systems only.
@@ -114,12 +125,23 @@ impl Place {
             return Err(e);
         }
         sync_dir(&self.parent)?;
-        remove_all(&self.old)
+        remove_store(&self.old)
     }
 }
 
 fn rename(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(|e| Error::io(from, format!("rename to {}", to.display()), e))
+}
+
+/// Deletes a replaced store, or an empty directory; refuses anything else.
+fn remove_store(path: &Path) -> Result<()> {
+    if is_store(path) {
+        return remove_all(path);
+    }
+    match fs::remove_dir(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path, "delete", e)),
+        _ => Ok(()),
+    }
 }
 
 /// Deletes a directory of ours; its absence is fine.
@@ -180,6 +202,20 @@ mod tests {
         fs::write(out.join(MANIFEST_FILE), format!("{{\n\"format\": \"{FORMAT}\"")).unwrap();
         assert!(place.check_free(Existing::Refuse).is_err());
         place.check_free(Existing::Replace).unwrap();
+    }
+
+    #[test]
+    fn nothing_that_no_pack_left_is_taken_over_or_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::new(&dir.path().join("x")).unwrap();
+        for taken in [&place.partial, &place.old] {
+            fs::create_dir(taken).unwrap();
+            fs::write(taken.join("precious"), "data").unwrap();
+        }
+        let error = place.create_partial().unwrap_err().to_string();
+        assert!(error.contains("no pack left"), "{error}");
+        assert!(remove_store(&place.old).is_err());
+        assert!(place.old.join("precious").exists());
     }
 
     #[test]
