@@ -1,0 +1,27 @@
+// out = sum over ranks, ascending, of weight * part, then + shared.
+
+struct P {
+  width: u32,
+  k: u32,
+}
+var<immediate> p: P;
+
+@group(0) @binding(0) var<storage, read> routes: array<u32>;
+@group(0) @binding(1) var<storage, read> parts: array<f32>;
+@group(0) @binding(2) var<storage, read> shared_part: array<f32>;
+@group(0) @binding(3) var<storage, read_write> output: array<f32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let i = group.x * 64u + lane;
+  let row = group.y;
+  if (i >= p.width) {
+    return;
+  }
+  var sum = 0.0;
+  for (var r = 0u; r < p.k; r = r + 1u) {
+    let weight = bitcast<f32>(routes[row * 2u * p.k + p.k + r]);
+    sum = fma(weight, parts[(row * p.k + r) * p.width + i], sum);
+  }
+  output[row * p.width + i] = sum + shared_part[row * p.width + i];
+}

@@ -1,0 +1,225 @@
+//! Commands on their way to the GPU.
+//!
+//! Owns: the open encoder and pass, parameter memory, uploads and read-backs in order.
+//! Never: which kernel runs.
+//! Invariant: the GPU sees dispatches, copies and uploads in the order of the calls.
+
+use crate::arena::Buf;
+use crate::device::ParamPath;
+use crate::error::{Error, Result};
+use crate::gpu::{Gpu, PARAM_BYTES};
+use crate::pipelines::Pipeline;
+use std::sync::Arc;
+
+/// Parameter blocks of one submission, where parameters do not travel inside the commands.
+const RING_BLOCKS: u64 = 1024;
+
+/// Parameters in a uniform buffer: the fallback for adapters without immediates.
+#[derive(Debug)]
+pub(crate) struct ParamRing {
+    buffer: wgpu::Buffer,
+    pub layout: wgpu::BindGroupLayout,
+    group: wgpu::BindGroup,
+    step: u64,
+    host: Vec<u8>,
+}
+
+impl ParamRing {
+    fn new(gpu: &Gpu) -> Self {
+        let step = u64::from(gpu.device.limits().min_uniform_buffer_offset_alignment)
+            .max(u64::from(PARAM_BYTES));
+        let buffer = gpu.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("parameters"),
+            size: step * RING_BLOCKS,
+            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let layout = gpu.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+            label: Some("parameters"),
+            entries: &[wgpu::BindGroupLayoutEntry {
+                binding: 0,
+                visibility: wgpu::ShaderStages::COMPUTE,
+                ty: wgpu::BindingType::Buffer {
+                    ty: wgpu::BufferBindingType::Uniform,
+                    has_dynamic_offset: true,
+                    min_binding_size: None,
+                },
+                count: None,
+            }],
+        });
+        let group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some("parameters"),
+            layout: &layout,
+            entries: &[wgpu::BindGroupEntry {
+                binding: 0,
+                resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                    buffer: &buffer,
+                    offset: 0,
+                    size: std::num::NonZeroU64::new(u64::from(PARAM_BYTES)),
+                }),
+            }],
+        });
+        Self { buffer, layout, group, step, host: Vec::new() }
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> u32 {
+        let at = self.host.len();
+        self.host.extend_from_slice(bytes);
+        self.host.resize(at + self.step as usize, 0);
+        at as u32
+    }
+
+    fn is_full(&self) -> bool {
+        self.host.len() as u64 >= self.step * RING_BLOCKS
+    }
+}
+
+/// What a stream has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub dispatches: u64,
+    pub submissions: u64,
+    pub waits: u64,
+}
+
+/// The order of commands.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    gpu: Arc<Gpu>,
+    // The pass borrows from the encoder in spirit: it is always dropped first.
+    pass: Option<wgpu::ComputePass<'static>>,
+    encoder: Option<wgpu::CommandEncoder>,
+    ring: Option<ParamRing>,
+    back: Option<wgpu::Buffer>,
+    pub counts: Counts,
+}
+
+impl Stream {
+    pub fn new(gpu: Arc<Gpu>, path: ParamPath) -> Self {
+        let ring = (path == ParamPath::Uniform).then(|| ParamRing::new(&gpu));
+        Self { gpu, pass: None, encoder: None, ring, back: None, counts: Counts::default() }
+    }
+
+    /// Layout of the parameter group, where there is one.
+    pub fn param_layout(&self) -> Option<&wgpu::BindGroupLayout> {
+        self.ring.as_ref().map(|r| &r.layout)
+    }
+
+    fn encoder(&mut self) -> &mut wgpu::CommandEncoder {
+        let gpu = &self.gpu;
+        self.encoder.get_or_insert_with(|| gpu.device.create_command_encoder(&Default::default()))
+    }
+
+    /// Runs a kernel after everything before it.
+    pub fn dispatch(
+        &mut self,
+        pipeline: &Pipeline,
+        group: &wgpu::BindGroup,
+        params: &[u8],
+        grid: [u32; 3],
+    ) -> Result<()> {
+        if self.ring.as_ref().is_some_and(ParamRing::is_full) {
+            self.flush()?;
+        }
+        if self.pass.is_none() {
+            let pass = self.encoder().begin_compute_pass(&Default::default());
+            self.pass = Some(pass.forget_lifetime());
+        }
+        let pass = self.pass.as_mut().expect("just begun");
+        pass.set_pipeline(&pipeline.raw);
+        pass.set_bind_group(0, group, &[]);
+        match &mut self.ring {
+            None => pass.set_immediates(0, params),
+            Some(ring) => {
+                let at = ring.push(params);
+                pass.set_bind_group(1, &ring.group, &[at]);
+            }
+        }
+        pass.dispatch_workgroups(grid[0], grid[1], grid[2]);
+        self.counts.dispatches += 1;
+        Ok(())
+    }
+
+    /// Copies between different buffers.
+    pub fn copy(&mut self, from: (&Buf, u64), to: (&Buf, u64), bytes: u64) {
+        debug_assert_ne!(from.0.id, to.0.id, "a copy within one buffer goes through another");
+        self.pass = None;
+        self.encoder().copy_buffer_to_buffer(&from.0.raw, from.1, &to.0.raw, to.1, bytes);
+    }
+
+    /// Zeroes a part of a buffer.
+    pub fn clear(&mut self, buf: &Buf, at: u64, bytes: u64) {
+        self.pass = None;
+        self.encoder().clear_buffer(&buf.raw, at, Some(bytes));
+    }
+
+    /// Writes host bytes (a multiple of four of them) after everything before.
+    pub fn write(&mut self, buf: &Buf, at: u64, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.flush()?;
+        self.gpu.queue.write_buffer(&buf.raw, at, bytes);
+        Ok(())
+    }
+
+    /// Hands everything so far to the GPU.
+    pub fn flush(&mut self) -> Result<()> {
+        self.pass = None;
+        if let Some(encoder) = self.encoder.take() {
+            if let Some(ring) = &mut self.ring {
+                self.gpu.queue.write_buffer(&ring.buffer, 0, &ring.host);
+                ring.host.clear();
+            }
+            self.gpu.queue.submit([encoder.finish()]);
+            self.counts.submissions += 1;
+        }
+        self.gpu.faults.check()
+    }
+
+    /// Reads parts of buffers, one after the other, once everything before is done.
+    pub fn read(&mut self, parts: &[(&Buf, u64, u64)]) -> Result<Vec<u8>> {
+        let total: u64 = parts.iter().map(|p| p.2).sum();
+        if total == 0 {
+            return Ok(Vec::new());
+        }
+        let back = self.back(total)?;
+        self.pass = None;
+        let mut to = 0;
+        for &(buf, at, bytes) in parts {
+            self.encoder().copy_buffer_to_buffer(&buf.raw, at, &back, to, bytes);
+            to += bytes;
+        }
+        self.flush()?;
+        let (send, receive) = std::sync::mpsc::channel();
+        back.slice(..total).map_async(wgpu::MapMode::Read, move |r| drop(send.send(r)));
+        let lost = |why: String| Error::Lost { why };
+        let polled = self.gpu.device.poll(wgpu::PollType::wait_indefinitely());
+        polled.map_err(|e| lost(e.to_string()))?;
+        self.counts.waits += 1;
+        self.gpu.faults.check()?;
+        receive.recv().map_err(|e| lost(e.to_string()))?.map_err(|e| lost(e.to_string()))?;
+        let view = back.slice(..total).get_mapped_range().map_err(|e| lost(e.to_string()))?;
+        let bytes = view.to_vec();
+        drop(view);
+        back.unmap();
+        Ok(bytes)
+    }
+
+    /// Host memory of at least this size that the GPU can write.
+    fn back(&mut self, bytes: u64) -> Result<wgpu::Buffer> {
+        if let Some(back) = self.back.as_ref().filter(|b| b.size() >= bytes) {
+            return Ok(back.clone());
+        }
+        let size = bytes.next_power_of_two().max(1 << 16);
+        let back = self.gpu.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("read back"),
+            size,
+            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        self.gpu.faults.check()?;
+        self.back = Some(back.clone());
+        Ok(back)
+    }
+}
