@@ -107,14 +107,16 @@ impl GpuDevice {
         let slot = self.known_slot(slot)?;
         for delta in &mut self.state.deltas {
             let log = &mut delta.logs[slot];
+            // A lane that the tentative run did not go through has nothing to settle.
+            if log.open == 0 {
+                continue;
+            }
             if rows as u32 > log.open {
                 let what = format!("settle: {rows} rows stay of {} tentative ones", log.open);
                 return Err(Error::Misuse { what });
             }
-            // Rows that wait since before were replayed by the run that is settled now.
-            if log.open > 0 {
-                *log = Log { open: 0, replay: rows as u32, side: log.side };
-            }
+            // Rows that waited since before were replayed by the run that is settled now.
+            *log = Log { open: 0, replay: rows as u32, side: log.side };
         }
         Ok(())
     }
