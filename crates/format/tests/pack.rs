@@ -66,6 +66,29 @@ fn sixteen_bits_are_exact() {
     assert_eq!(fs::read(packed.out.join("chat_template.jinja")).unwrap(), b"{{ messages }}");
 }
 
+/// Large enough that embedding and table take several chunks, and chunks cross shards.
+#[test]
+fn chunks_join_without_a_seam() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut text = text_config();
+    text["vocab_size"] = 20_000.into();
+    text["ngram_vocab_size_base"] = 40_000.into();
+    fs::write(dir.path().join("config.json"), text.to_string()).unwrap();
+    let config = cherenkov_format::checkpoint::json::read(dir.path(), CHOICES).unwrap().config;
+    let mut tiny = Tiny::new(&config);
+    tiny.config["text_config"] = text;
+    let packed = pack_with(&exact(), |d| tiny.write(d)).unwrap();
+    assert_exact(&open(&packed), &tiny);
+    let manifest = open(&packed).manifest().clone();
+    assert!(manifest.dense.tensors[0].checksums.0.len() > 1);
+    assert!(manifest.ngram[0].checksums.0.len() > 2);
+    // Quantised chunks start at whole tiles: every value stays next to its own.
+    let packed = pack_with(&Options::default(), |d| tiny.write(d)).unwrap();
+    let got = open(&packed).matrix("embed_tokens").unwrap().view().to_f32();
+    let want = values(&tiny.tensors[&official("embed_tokens")]);
+    assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 0.001));
+}
+
 #[test]
 fn every_layout_gives_the_same_store() {
     let (tiny, _) = tiny();
