@@ -63,6 +63,8 @@ pub struct Features {
     pub timestamps: bool,
     /// Matrix units.
     pub matrix_units: bool,
+    /// Most buffers that one kernel can see as an array, where it can.
+    pub buffer_array: Option<u32>,
 }
 
 /// An adapter of this machine.
@@ -132,6 +134,13 @@ pub(crate) fn choose(selection: &Selection) -> Result<(AdapterInfo, wgpu::Adapte
     chosen.ok_or_else(|| Error::NoAdapter { found, wanted: selection.wanted() })
 }
 
+/// What kernels need to see several buffers as an array.
+fn buffer_arrays() -> wgpu::Features {
+    wgpu::Features::BUFFER_BINDING_ARRAY
+        | wgpu::Features::STORAGE_RESOURCE_BINDING_ARRAY
+        | wgpu::Features::SAMPLED_TEXTURE_AND_STORAGE_BUFFER_ARRAY_NON_UNIFORM_INDEXING
+}
+
 /// Features asked for where present.
 pub(crate) fn wanted_features() -> wgpu::Features {
     wgpu::Features::SHADER_F16
@@ -140,6 +149,7 @@ pub(crate) fn wanted_features() -> wgpu::Features {
         | wgpu::Features::IMMEDIATES
         | wgpu::Features::MAPPABLE_PRIMARY_BUFFERS
         | wgpu::Features::TIMESTAMP_QUERY
+        | buffer_arrays()
 }
 
 fn probe() -> Vec<(AdapterInfo, wgpu::Adapter)> {
@@ -190,6 +200,9 @@ fn describe(adapter: &wgpu::Adapter) -> Option<AdapterInfo> {
             mapped: has.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
             timestamps: has.contains(wgpu::Features::TIMESTAMP_QUERY),
             matrix_units: has.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+            buffer_array: has
+                .contains(buffer_arrays())
+                .then_some(limits.max_binding_array_elements_per_shader_stage),
         },
     })
 }

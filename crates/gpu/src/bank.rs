@@ -12,8 +12,8 @@ use cherenkov_experts::{Bank, PageBuf, Slot};
 use cherenkov_format::record::RecordLayout;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Slabs are at most this large, whatever the adapter allows.
-const SLAB_BYTES: u64 = 1 << 30;
+/// Slabs are at most this large by default, whatever the adapter allows.
+pub(crate) const SLAB_BYTES: u64 = 1 << 30;
 
 /// Host bytes on their way into a slot.
 pub type Landing = PageBuf;
@@ -33,11 +33,11 @@ impl GpuBank {
     pub(crate) fn new(
         arena: &mut Arena,
         stream: Arc<Mutex<Stream>>,
-        slots: usize,
+        (slots, slab_bytes): (usize, u64),
         layout: &RecordLayout,
     ) -> Result<Self> {
         let record = layout.bytes();
-        let limit = arena.largest().min(SLAB_BYTES);
+        let limit = arena.largest().min(slab_bytes);
         let per_slab = (limit / record as u64) as usize;
         if per_slab == 0 {
             let (what, bytes) = ("an expert record", record as u64);

@@ -6,7 +6,7 @@
 
 use crate::adapters::{AdapterInfo, Selection};
 use crate::arena::{Arena, Buf};
-use crate::bank::GpuBank;
+use crate::bank::{GpuBank, SLAB_BYTES};
 use crate::error::{Error, Result};
 use crate::gpu::{Gpu, PARAM_BYTES};
 use crate::kernels::{Kernel, LANES, Variant};
@@ -37,12 +37,25 @@ pub struct Options {
     pub eps: f64,
     /// How kernels get their parameters; by default what the adapter does best.
     pub params: Option<ParamPath>,
+    /// Largest slab of a bank, bytes.
+    pub slab_bytes: u64,
+    /// How kernels see a bank of several slabs.
+    pub slabs: SlabPath,
+}
+
+/// How kernels see a bank of several slabs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SlabPath {
+    /// All at once where the adapter can, otherwise one after the other.
+    Best,
+    /// One after the other.
+    Each,
 }
 
 impl Options {
     /// The defaults for a model with this norm epsilon.
     pub fn new(eps: f64) -> Self {
-        Self { eps, params: None }
+        Self { eps, params: None, slab_bytes: SLAB_BYTES, slabs: SlabPath::Best }
     }
 }
 
@@ -107,6 +120,8 @@ pub struct GpuDevice {
     stream: Arc<Mutex<Stream>>,
     pipelines: Pipelines,
     pub(crate) eps: f32,
+    slab_bytes: u64,
+    pub(crate) slab_path: SlabPath,
     acts: Vec<Activation>,
     scratch: [Option<Buf>; SCRATCHES],
     pub(crate) tables: Option<Tables>,
@@ -138,6 +153,8 @@ impl GpuDevice {
             arena,
             gpu,
             eps: options.eps as f32,
+            slab_bytes: options.slab_bytes,
+            slab_path: options.slabs,
             acts: Vec::new(),
             scratch: Default::default(),
             tables: None,
@@ -169,6 +186,19 @@ impl GpuDevice {
         params: &P,
         grid: [u32; 3],
     ) -> Result<()> {
+        self.run_on_slabs(kernel, &[], buffers, params, grid)
+    }
+
+    /// Runs a kernel whose first binding is an array of buffers (or the first of `buffers`, when there
+    /// are none).
+    pub(crate) fn run_on_slabs<P: bytemuck::Pod>(
+        &mut self,
+        kernel: Kernel,
+        slabs: &[Buf],
+        buffers: &[&Buf],
+        params: &P,
+        grid: [u32; 3],
+    ) -> Result<()> {
         let most = self.gpu.info.limits.workgroups;
         if grid.contains(&0) {
             return Ok(());
@@ -178,7 +208,7 @@ impl GpuDevice {
             return Err(Error::Misuse { what });
         }
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let (pipeline, group) = self.pipelines.bind(&stream, kernel, buffers);
+        let (pipeline, group) = self.pipelines.bind(&stream, kernel, slabs, buffers);
         stream.dispatch(&pipeline, &group, bytemuck::bytes_of(params), grid)
     }
 
@@ -344,7 +374,7 @@ impl GpuDevice {
     }
 
     pub(crate) fn make_bank(&mut self, slots: usize, layout: &RecordLayout) -> Result<GpuBank> {
-        GpuBank::new(&mut self.arena, self.stream.clone(), slots, layout)
+        GpuBank::new(&mut self.arena, self.stream.clone(), (slots, self.slab_bytes), layout)
     }
 
     pub(crate) fn read_f32(&self, buf: &Buf, values: u64) -> Result<Vec<f32>> {

@@ -26,6 +26,8 @@ pub struct Variant {
     pub encoding: Encoding,
     /// Whether rows are whole quads of values.
     pub quads: bool,
+    /// Lanes of a workgroup; a function of the row's width, so every row has one order of sums.
+    pub lanes: u32,
 }
 
 /// Row counts that product kernels exist for, ascending.
@@ -34,14 +36,14 @@ pub const ROW_COUNTS: [u32; 4] = [1, 2, 4, 8];
 pub(crate) const SEGMENT: u32 = 128;
 /// Most experts per row.
 pub(crate) const CHOSEN_MAX: u32 = 256;
-/// Words of a job of expert products: page, pairs, the pairs.
-pub(crate) const JOB_WORDS: u32 = 2 + ROW_COUNTS[ROW_COUNTS.len() - 1];
+/// Words of a job of expert products: page, slab, pairs, the pairs.
+pub(crate) const JOB_WORDS: u32 = 3 + ROW_COUNTS[ROW_COUNTS.len() - 1];
 /// Columns of a delta state that one workgroup walks.
 pub(crate) const DELTA_COLUMNS: u32 = 32;
 /// Lanes that share a column of a delta state.
 const DELTA_PARTS: u32 = 4;
-/// Lanes of a product's workgroup, and of those that work on a head.
-const PRODUCT_LANES: u32 = 128;
+/// Lanes of a workgroup that works on a head.
+const HEAD_LANES: u32 = 128;
 /// Lanes of a workgroup that sums over a slice of a row.
 const SUM_LANES: u32 = 256;
 /// Lanes of an elementwise workgroup.
@@ -50,7 +52,15 @@ pub(crate) const LANES: u32 = 64;
 impl Variant {
     /// The way to read a matrix of `cols` inputs.
     pub fn of(encoding: Encoding, cols: usize) -> Self {
-        Self { encoding, quads: cols.is_multiple_of(4) }
+        // How many lanes find work at once.
+        let busy = match encoding {
+            Encoding::Tile16 { bits, group } => {
+                cols / group.get() * 4 * words(bits.get(), group.get())
+            }
+            Encoding::Bf16 | Encoding::F32 => cols.div_ceil(4) * 4,
+        };
+        let lanes = if busy >= 256 { 256 } else { 128 };
+        Self { encoding, quads: cols.is_multiple_of(4), lanes }
     }
 
     /// Outputs of a tile.
@@ -89,12 +99,17 @@ impl Variant {
 
     fn consts(self) -> Vec<(&'static str, u32)> {
         let Encoding::Tile16 { bits, group } = self.encoding else { return Vec::new() };
+        let words = words(bits.get(), group.get()) as u32;
         let (bits, group) = (bits.get() as u32, group.get() as u32);
-        // The low bits of 3-bit codes lie as 2-bit codes do.
-        let words = group * if bits == 3 { 2 } else { bits } / 32;
         let code_words = group * bits / 32;
         vec![("BITS", bits), ("GROUP", group), ("WORDS", words), ("CODE_WORDS", code_words)]
     }
+}
+
+/// Words of a row in a block that lanes take one each: the low bits of 3-bit codes lie as 2-bit codes
+/// do, their high bits come along.
+const fn words(bits: usize, group: usize) -> usize {
+    group * if bits == 3 { 2 } else { bits } / 32
 }
 
 /// A kernel, ready to be compiled.
@@ -168,6 +183,8 @@ pub enum Kernel {
         weights: Variant,
         /// Rows per workgroup.
         rows: u32,
+        /// Buffers that the weights lie in; more than one only where an adapter can.
+        slabs: u32,
     },
     /// Second half of an expert.
     ExpertDown {
@@ -175,6 +192,8 @@ pub enum Kernel {
         weights: Variant,
         /// Rows per workgroup.
         rows: u32,
+        /// Buffers that the weights lie in; more than one only where an adapter can.
+        slabs: u32,
     },
     /// Weighted sum of expert outputs.
     Combine,
@@ -200,7 +219,7 @@ const BATCH: &str = include_str!("shaders/batch.wgsl");
 const HEAD: &str = include_str!("shaders/attention/head.wgsl");
 const TABLE: [(&str, u32); 2] = [("ROW_WORDS", ROW_WORDS), ("RUN_WORDS", RUN_WORDS)];
 const TABLE_LANES: [(&str, u32); 3] =
-    [("ROW_WORDS", ROW_WORDS), ("RUN_WORDS", RUN_WORDS), ("LANES", PRODUCT_LANES)];
+    [("ROW_WORDS", ROW_WORDS), ("RUN_WORDS", RUN_WORDS), ("LANES", HEAD_LANES)];
 const SELECT: [(&str, u32); 3] =
     [("ROW_WORDS", ROW_WORDS), ("RUN_WORDS", RUN_WORDS), ("LANES", SUM_LANES)];
 
@@ -216,14 +235,21 @@ macro_rules! recipe {
     };
 }
 
+/// How the pieces declare the weights of a product.
+const WEIGHTS: &str = "@group(0) @binding(0) var<storage, read> weights: ";
+/// Experts in one buffer.
+const ONE_SLAB: &str = "fn set_slab(index: u32) {}\n";
+/// Experts in an array of buffers.
+const SOME_SLABS: &str = "var<private> slab: u32;\nfn set_slab(index: u32) { slab = index; }\n";
+
 impl Kernel {
     fn recipe(self) -> Recipe {
-        const PRODUCT: [(&str, u32); 1] = [("LANES", PRODUCT_LANES)];
+        const HEADS: [(&str, u32); 1] = [("LANES", HEAD_LANES)];
         const SUM: [(&str, u32); 1] = [("LANES", SUM_LANES)];
         const SCAN: [(&str, u32); 1] = [("LOG_ROWS", MAX_TENTATIVE as u32)];
         match self {
             Self::Linear { .. } => {
-                recipe!("linear", Linear, [R, R, W, R], PRODUCT, [COMMON], "product/linear.wgsl")
+                recipe!("linear", Linear, [R, R, W, R], [], [COMMON], "product/linear.wgsl")
             }
             Self::Embed(_) => recipe!("embed", Embed, [R, R, W], TABLE, [], "rows/embed.wgsl"),
             Self::Norm => recipe!("norm", Norm, [R, R, W], SUM, [REDUCE], "rows/norm.wgsl"),
@@ -244,7 +270,7 @@ impl Kernel {
                 "delta prepare",
                 DeltaPrepare,
                 [R, R, R, R, R, W],
-                PRODUCT,
+                HEADS,
                 [COMMON, REDUCE],
                 "delta/prepare.wgsl"
             ),
@@ -255,7 +281,7 @@ impl Kernel {
                 "delta finish",
                 DeltaFinish,
                 [R, R, R, W],
-                PRODUCT,
+                HEADS,
                 [COMMON, REDUCE],
                 "delta/finish.wgsl"
             ),
@@ -264,19 +290,14 @@ impl Kernel {
     }
 
     fn later_recipe(self) -> Recipe {
-        const PRODUCT: [(&str, u32); 1] = [("LANES", PRODUCT_LANES)];
-        const JOBS: [(&str, u32); 2] = [("LANES", PRODUCT_LANES), ("JOB_WORDS", JOB_WORDS)];
+        const HEADS: [(&str, u32); 1] = [("LANES", HEAD_LANES)];
+        const JOBS: [(&str, u32); 1] = [("JOB_WORDS", JOB_WORDS)];
         const SUM: [(&str, u32); 1] = [("LANES", SUM_LANES)];
         const ROUTE: [(&str, u32); 2] = [("LANES", SUM_LANES), ("CHOSEN", CHOSEN_MAX)];
         match self {
-            Self::Query { .. } => recipe!(
-                "query",
-                Query,
-                [R, R, R, W],
-                PRODUCT,
-                [REDUCE, HEAD],
-                "attention/query.wgsl"
-            ),
+            Self::Query { .. } => {
+                recipe!("query", Query, [R, R, R, W], HEADS, [REDUCE, HEAD], "attention/query.wgsl")
+            }
             Self::Append { .. } => recipe!(
                 "append",
                 Append,
@@ -365,13 +386,13 @@ impl Kernel {
     fn consts(self) -> Vec<(&'static str, u32)> {
         match self {
             Self::Linear { weights, rows }
-            | Self::ExpertUp { weights, rows }
-            | Self::ExpertDown { weights, rows } => {
+            | Self::ExpertUp { weights, rows, .. }
+            | Self::ExpertDown { weights, rows, .. } => {
                 let mut consts = weights.consts();
-                consts.push(("ROWS", rows));
+                consts.extend([("ROWS", rows), ("LANES", weights.lanes)]);
                 consts
             }
-            Self::Embed(encoding) => Variant { encoding, quads: true }.consts(),
+            Self::Embed(encoding) => Variant { encoding, quads: true, lanes: LANES }.consts(),
             Self::DeltaScan { chunk } => vec![("CHUNK", chunk)],
             Self::Query { head }
             | Self::Append { head }
@@ -395,28 +416,55 @@ impl Kernel {
         }
     }
 
+    /// How many buffers its first binding is; one but for experts in several slabs.
+    pub fn slabs(self) -> u32 {
+        match self {
+            Self::ExpertUp { slabs, .. } | Self::ExpertDown { slabs, .. } => slabs,
+            _ => 1,
+        }
+    }
+
     /// The WGSL of this variant.
     pub fn source(self, path: ParamPath) -> String {
         let (recipe, mut out) = (self.recipe(), String::new());
+        if self.slabs() > 1 {
+            out.push_str("enable wgpu_binding_array;\n");
+        }
         for (name, value) in self.consts().iter().chain(recipe.consts) {
             writeln!(out, "const {name}: u32 = {value}u;").expect("strings do not fail");
         }
+        if matches!(self, Self::ExpertUp { .. } | Self::ExpertDown { .. }) {
+            out.push_str(if self.slabs() > 1 { SOME_SLABS } else { ONE_SLAB });
+        }
         let parts = self.extra_parts();
         for line in parts.iter().chain(recipe.parts).flat_map(|part| part.lines()) {
-            if line == "var<immediate> p: P;" && path == ParamPath::Uniform {
-                out.push_str("@group(1) @binding(0) var<uniform> p: P;\n");
-            } else if line.contains("$r") {
-                // One copy of the line per row: registers, not an array that may be spilt.
-                for row in 0..self.copies() {
-                    out.push_str(&line.replace("$r", &row.to_string()));
-                    out.push('\n');
-                }
-            } else {
-                out.push_str(line);
+            self.push_line(line, path, &mut out);
+        }
+        out
+    }
+
+    fn push_line(self, line: &str, path: ParamPath, out: &mut String) {
+        let slabs = self.slabs();
+        if line == "var<immediate> p: P;" && path == ParamPath::Uniform {
+            out.push_str("@group(1) @binding(0) var<uniform> p: P;\n");
+        } else if let Some(array) = line.strip_prefix(WEIGHTS).filter(|_| slabs > 1) {
+            let array = array.trim_end_matches(';');
+            writeln!(out, "struct Slab {{ data: {array} }}").expect("strings do not fail");
+            let slabs = format!("binding_array<Slab, {slabs}>;\n");
+            out.push_str(&WEIGHTS.replace("weights:", "slabs:"));
+            out.push_str(&slabs);
+        } else {
+            let line = match slabs {
+                1 => line.to_owned(),
+                _ => line.replace("weights[", "slabs[slab].data["),
+            };
+            // One copy of a line per row: registers, not an array that may be spilt.
+            let copies = if line.contains("$r") { self.copies() } else { 1 };
+            for row in 0..copies {
+                out.push_str(&line.replace("$r", &row.to_string()));
                 out.push('\n');
             }
         }
-        out
     }
 
     /// The kernel that walks delta states of this key width.
@@ -438,11 +486,14 @@ pub fn samples() -> Vec<Kernel> {
     for encoding in encodings() {
         all.push(K::Embed(encoding));
         let tiles = matches!(encoding, Encoding::Tile16 { .. });
-        for weights in [true, false].map(|quads| Variant { encoding, quads }) {
+        for cols in [64, 2560, 2559] {
+            let weights = Variant::of(encoding, cols);
             if weights.quads || !tiles {
                 all.extend(ROW_COUNTS.map(|rows| K::Linear { weights, rows }));
-                all.extend(ROW_COUNTS.map(|rows| K::ExpertUp { weights, rows }));
-                all.extend(ROW_COUNTS.map(|rows| K::ExpertDown { weights, rows }));
+                for slabs in [1, 3] {
+                    all.extend(ROW_COUNTS.map(|rows| K::ExpertUp { weights, rows, slabs }));
+                    all.extend(ROW_COUNTS.map(|rows| K::ExpertDown { weights, rows, slabs }));
+                }
             }
         }
     }

@@ -22,7 +22,7 @@ mod verbs;
 
 pub use adapters::{AdapterInfo, Backend, Features, Kind, Limits, Selection, adapters};
 pub use bank::{GpuBank, Landing};
-pub use device::{GpuDevice, GpuMatrix, GpuVector, Options, ParamPath};
+pub use device::{GpuDevice, GpuMatrix, GpuVector, Options, ParamPath, SlabPath};
 pub use error::{Error, Result};
 
 /// Name of the device in messages.

@@ -113,9 +113,9 @@ params! {
     /// `moe/route.wgsl`
     Route { experts: u32, k: u32, norm: u32 }
     /// `moe/up.wgsl`
-    ExpertUp { cols: u32, outs: u32, k: u32, page: u32, gate_at: u32, up_at: u32 }
+    ExpertUp { cols: u32, outs: u32, k: u32, page: u32, gate_at: u32, up_at: u32, first: u32 }
     /// `moe/down.wgsl`
-    ExpertDown { cols: u32, outs: u32, page: u32, down_at: u32 }
+    ExpertDown { cols: u32, outs: u32, page: u32, down_at: u32, first: u32 }
     /// `moe/combine.wgsl`
     Combine { width: u32, k: u32 }
     /// `ngram/gate.wgsl`

@@ -8,6 +8,7 @@ use crate::gpu::{Gpu, PARAM_BYTES};
 use crate::kernels::{Access, Kernel};
 use crate::stream::Stream;
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 /// A compiled kernel.
@@ -40,9 +41,11 @@ impl Pipelines {
         &mut self,
         stream: &Stream,
         kernel: Kernel,
+        slabs: &[Buf],
         buffers: &[&Buf],
     ) -> (Arc<Pipeline>, wgpu::BindGroup) {
-        debug_assert_eq!(buffers.len(), kernel.access().len(), "{kernel:?}");
+        let arrays = usize::from(!slabs.is_empty());
+        debug_assert_eq!(arrays + buffers.len(), kernel.access().len(), "{kernel:?}");
         let gpu = &self.gpu;
         let pipeline = self
             .made
@@ -50,15 +53,21 @@ impl Pipelines {
             .or_insert_with(|| Arc::new(compile(gpu, kernel, stream.param_layout())))
             .clone();
         let mut ids = [u32::MAX; BUFFERS_MAX];
-        ids.iter_mut().zip(buffers).for_each(|(id, buffer)| *id = buffer.id);
+        // The slabs of a bank are made together: the first one stands for all.
+        let first = slabs.first().into_iter().chain(buffers.iter().copied());
+        ids.iter_mut().zip(first).for_each(|(id, buffer)| *id = buffer.id);
         let group = self.groups.entry((kernel, ids)).or_insert_with(|| {
-            let entries: Vec<_> = buffers
-                .iter()
+            let array: Vec<_> = slabs.iter().map(|b| b.raw.as_entire_buffer_binding()).collect();
+            let weights = match &array[..] {
+                [] => None,
+                [one] => Some(wgpu::BindingResource::Buffer(one.clone())),
+                some => Some(wgpu::BindingResource::BufferArray(some)),
+            };
+            let entries: Vec<_> = weights
+                .into_iter()
+                .chain(buffers.iter().map(|b| b.raw.as_entire_binding()))
                 .enumerate()
-                .map(|(i, b)| wgpu::BindGroupEntry {
-                    binding: i as u32,
-                    resource: b.raw.as_entire_binding(),
-                })
+                .map(|(i, resource)| wgpu::BindGroupEntry { binding: i as u32, resource })
                 .collect();
             gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
                 label: Some(kernel.name()),
@@ -94,7 +103,7 @@ fn compile(gpu: &Gpu, kernel: Kernel, params: Option<&wgpu::BindGroupLayout>) ->
                 has_dynamic_offset: false,
                 min_binding_size: None,
             },
-            count: None,
+            count: NonZeroU32::new(kernel.slabs()).filter(|n| i == 0 && n.get() > 1),
         })
         .collect();
     let layout = gpu.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {

@@ -4,6 +4,7 @@
 //! Never: which kernel runs.
 //! Invariant: the GPU sees dispatches, copies and uploads in the order of the calls.
 
+use crate::adapters::Kind;
 use crate::arena::Buf;
 use crate::device::ParamPath;
 use crate::error::{Error, Result};
@@ -74,6 +75,14 @@ impl ParamRing {
     }
 }
 
+/// Kernels after which a submission is made without being asked for: the GPU starts on them while the
+/// next ones are encoded.
+const EARLY: u32 = 12;
+
+/// How often the host looks whether the GPU is done before it sleeps: waking up costs more than most
+/// waits last. A software adapter needs the processor itself.
+const LOOKS: u32 = 2000;
+
 /// What a stream has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -91,13 +100,26 @@ pub(crate) struct Stream {
     encoder: Option<wgpu::CommandEncoder>,
     ring: Option<ParamRing>,
     back: Option<wgpu::Buffer>,
+    /// Kernels since the last submission.
+    waiting: u32,
+    looks: u32,
     pub counts: Counts,
 }
 
 impl Stream {
     pub fn new(gpu: Arc<Gpu>, path: ParamPath) -> Self {
         let ring = (path == ParamPath::Uniform).then(|| ParamRing::new(&gpu));
-        Self { gpu, pass: None, encoder: None, ring, back: None, counts: Counts::default() }
+        let looks = if gpu.info.kind == Kind::Software { 0 } else { LOOKS };
+        Self {
+            gpu,
+            pass: None,
+            encoder: None,
+            ring,
+            back: None,
+            waiting: 0,
+            looks,
+            counts: Counts::default(),
+        }
     }
 
     /// Layout of the parameter group, where there is one.
@@ -118,7 +140,7 @@ impl Stream {
         params: &[u8],
         grid: [u32; 3],
     ) -> Result<()> {
-        if self.ring.as_ref().is_some_and(ParamRing::is_full) {
+        if self.waiting >= EARLY || self.ring.as_ref().is_some_and(ParamRing::is_full) {
             self.flush()?;
         }
         if self.pass.is_none() {
@@ -137,6 +159,7 @@ impl Stream {
         }
         pass.dispatch_workgroups(grid[0], grid[1], grid[2]);
         self.counts.dispatches += 1;
+        self.waiting += 1;
         Ok(())
     }
 
@@ -173,6 +196,7 @@ impl Stream {
             }
             self.gpu.queue.submit([encoder.finish()]);
             self.counts.submissions += 1;
+            self.waiting = 0;
         }
         self.gpu.faults.check()
     }
@@ -194,11 +218,24 @@ impl Stream {
         let (send, receive) = std::sync::mpsc::channel();
         back.slice(..total).map_async(wgpu::MapMode::Read, move |r| drop(send.send(r)));
         let lost = |why: String| Error::Lost { why };
-        let polled = self.gpu.device.poll(wgpu::PollType::wait_indefinitely());
-        polled.map_err(|e| lost(e.to_string()))?;
         self.counts.waits += 1;
+        let mut mapped = None;
+        for _ in 0..self.looks {
+            self.gpu.device.poll(wgpu::PollType::Poll).map_err(|e| lost(e.to_string()))?;
+            mapped = receive.try_recv().ok();
+            if mapped.is_some() {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        if mapped.is_none() {
+            let polled = self.gpu.device.poll(wgpu::PollType::wait_indefinitely());
+            polled.map_err(|e| lost(e.to_string()))?;
+            mapped = receive.try_recv().ok();
+        }
         self.gpu.faults.check()?;
-        receive.recv().map_err(|e| lost(e.to_string()))?.map_err(|e| lost(e.to_string()))?;
+        let mapped = mapped.ok_or_else(|| lost("a finished copy was not handed over".into()))?;
+        mapped.map_err(|e| lost(e.to_string()))?;
         let view = back.slice(..total).get_mapped_range().map_err(|e| lost(e.to_string()))?;
         let bytes = view.to_vec();
         drop(view);

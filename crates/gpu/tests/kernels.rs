@@ -12,7 +12,10 @@ fn checked(kernel: Kernel, path: ParamPath) -> (naga::Module, ModuleInfo) {
     let source = kernel.source(path);
     let module = naga::front::wgsl::parse_str(&source)
         .unwrap_or_else(|e| panic!("{kernel:?}: {}\n{source}", e.emit_to_string(&source)));
-    let mut validator = Validator::new(ValidationFlags::all(), Capabilities::IMMEDIATES);
+    let arrays = Capabilities::STORAGE_BUFFER_BINDING_ARRAY
+        | Capabilities::STORAGE_BUFFER_BINDING_ARRAY_NON_UNIFORM_INDEXING;
+    let capabilities = Capabilities::IMMEDIATES | arrays;
+    let mut validator = Validator::new(ValidationFlags::all(), capabilities);
     let info = validator
         .validate(&module)
         .unwrap_or_else(|e| panic!("{kernel:?}: {}\n{source}", e.emit_to_string(&source)));
@@ -33,6 +36,10 @@ fn every_kernel_is_valid_in_every_language() {
             assert!(shared_bytes(&module) <= 16 << 10, "{kernel:?} shares too much memory");
             let spirv = spv::write_vec(&module, &info, &spv::Options::default(), None);
             assert!(!spirv.expect("SPIR-V").is_empty());
+            // Arrays of buffers are Vulkan's; other adapters get the variants without.
+            if kernel.slabs() > 1 {
+                continue;
+            }
             let options = msl::Options { fake_missing_bindings: true, ..Default::default() };
             let (text, _) = msl::write_string(&module, &info, &options, &Default::default())
                 .unwrap_or_else(|e| panic!("{kernel:?} in MSL: {e}"));

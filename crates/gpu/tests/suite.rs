@@ -1,13 +1,13 @@
 //! The conformance suite on every adapter of this machine.
 
-use cherenkov_gpu::{GpuDevice, Options, ParamPath, Selection, adapters};
+use cherenkov_gpu::{GpuDevice, Options, ParamPath, Selection, SlabPath, adapters};
 use cherenkov_model::checked::{Bounds, Verb};
 use cherenkov_model::suite::{Plan, Scope, run};
 
 const SEED: u64 = 1;
 
 /// Runs the cases of `verbs` on every adapter and says how many there were.
-fn check(name: &str, verbs: &[Verb], params: Option<ParamPath>) {
+fn check(name: &str, verbs: &[Verb], options: Options) {
     let adapters = adapters();
     if adapters.is_empty() {
         println!("no adapter: {} checks not run ({name})", verbs.len());
@@ -18,7 +18,7 @@ fn check(name: &str, verbs: &[Verb], params: Option<ParamPath>) {
         let mut cases = 0;
         for &verb in verbs {
             let mut make = |eps| {
-                let options = Options { params, ..Options::new(eps) };
+                let options = Options { eps, ..options };
                 GpuDevice::new(&selection, options).unwrap()
             };
             let plan = Plan { seed: SEED, scope: Scope::Verb(verb) };
@@ -35,7 +35,7 @@ macro_rules! suites {
     ($($name:ident: [$($verb:ident),*];)*) => {$(
         #[test]
         fn $name() {
-            check(stringify!($name), &[$(Verb::$verb),*], None);
+            check(stringify!($name), &[$(Verb::$verb),*], Options::new(1e-6));
         }
     )*};
 }
@@ -56,5 +56,15 @@ suites! {
 
 #[test]
 fn parameters_through_a_uniform_buffer() {
-    check("uniform parameters", &[Verb::Repeat, Verb::HyperRead], Some(ParamPath::Uniform));
+    let options = Options { params: Some(ParamPath::Uniform), ..Options::new(1e-6) };
+    check("uniform parameters", &[Verb::Repeat, Verb::HyperRead], options);
+}
+
+#[test]
+fn experts_in_small_slabs() {
+    // Two or three records fit into a slab.
+    let options = Options { slab_bytes: 100_000, ..Options::new(1e-6) };
+    check("experts in several slabs", &[Verb::Experts], options);
+    let options = Options { slabs: SlabPath::Each, ..options };
+    check("experts slab by slab", &[Verb::Experts], options);
 }

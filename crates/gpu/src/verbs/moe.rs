@@ -4,7 +4,7 @@
 
 use crate::arena::Buf;
 use crate::bank::GpuBank;
-use crate::device::{GpuDevice, GpuMatrix, Scratch};
+use crate::device::{GpuDevice, GpuMatrix, Scratch, SlabPath};
 use crate::error::{Error, Result};
 use crate::kernels::{CHOSEN_MAX, JOB_WORDS, Kernel, Variant};
 use crate::params;
@@ -14,12 +14,28 @@ use cherenkov_format::record::{PAGE_BYTES, Projection};
 use cherenkov_model::device::{Shared, TopkNorm};
 use cherenkov_model::{Act, Routes};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-/// Work on one slab of the bank.
+/// Work on a wave.
 #[derive(Debug, Default)]
 struct Jobs {
     words: Vec<u32>,
-    count: u32,
+    /// Per slab its jobs; they lie together.
+    slabs: Vec<(usize, Range<u32>)>,
+}
+
+impl Jobs {
+    /// Adds a job: the record's slab and page within it, the pairs.
+    fn push(&mut self, slab: usize, page: u32, pairs: &[u32]) {
+        let job = self.words.len() as u32 / JOB_WORDS;
+        match self.slabs.last_mut() {
+            Some((last, range)) if *last == slab => range.end = job + 1,
+            _ => self.slabs.push((slab, job..job + 1)),
+        }
+        self.words.extend([page, slab as u32, pairs.len() as u32]);
+        self.words.extend_from_slice(pairs);
+        self.words.resize((job + 1) as usize * JOB_WORDS as usize, 0);
+    }
 }
 
 impl GpuDevice {
@@ -94,66 +110,92 @@ impl GpuDevice {
         if most == 0 {
             return Ok(());
         }
-        let per_group = rows_per_group(most);
-        let mut slabs: BTreeMap<usize, Jobs> = BTreeMap::new();
-        for (expert, &slot) in wave.experts.iter().zip(&wave.slots) {
+        let rows = rows_per_group(most);
+        let mut jobs = Jobs::default();
+        let mut placed: Vec<_> = wave.experts.iter().zip(&wave.slots).collect();
+        placed.sort_by_key(|(_, slot)| bank.place(**slot).0);
+        for (expert, &slot) in placed {
             let (slab, at) = bank.place(slot);
-            let jobs = slabs.entry(slab).or_default();
-            for some in of(expert).chunks(per_group as usize) {
-                jobs.words.extend([(at / PAGE_BYTES as u64) as u32, some.len() as u32]);
-                jobs.words.extend_from_slice(some);
-                jobs.words.resize(jobs.words.len().next_multiple_of(JOB_WORDS as usize), 0);
-                jobs.count += 1;
+            for some in of(expert).chunks(rows as usize) {
+                jobs.push(slab, (at / PAGE_BYTES as u64) as u32, some);
             }
         }
-        let inner = self.scratch_rows(Scratch::Inner, (routes.k * bank.layout.width()) as u32)?;
-        for (slab, jobs) in slabs {
-            let (k, buffers) = (routes.k as u32, [&input, &inner, &output]);
-            self.expert_jobs(bank, slab, &jobs, (k, per_group), buffers)?;
+        if self.sees_slabs(bank.slabs.len()) {
+            jobs.slabs = vec![(0, 0..jobs.slabs.last().map_or(0, |s| s.1.end))];
+        }
+        let inner = (routes.k * bank.layout.width()) as u32;
+        let inner = self.scratch_rows(Scratch::Inner, inner)?;
+        let table = self.scratch(Scratch::Jobs, jobs.words.len() as u64 * 4)?;
+        self.stream().write(&table, 0, bytemuck::cast_slice(&jobs.words))?;
+        let k = routes.k as u32;
+        self.expert_up(bank, &jobs, (k, rows), [&input, &table, &inner])?;
+        self.expert_down(bank, &jobs, rows, [&inner, &table, &output])
+    }
+
+    /// Whether kernels can see so many slabs at once.
+    fn sees_slabs(&self, slabs: usize) -> bool {
+        let most = self.gpu.info.features.buffer_array.unwrap_or(1) as usize;
+        self.slab_path == SlabPath::Best && slabs <= most
+    }
+
+    fn expert_up(
+        &mut self,
+        bank: &GpuBank,
+        jobs: &Jobs,
+        (k, rows): (u32, u32),
+        buffers: [&Buf; 3],
+    ) -> Result<()> {
+        let (outs, cols, encoding) = bank.layout.shape(Projection::Gate);
+        let weights = Variant::of(encoding, cols);
+        let unit = weights.unit_bytes();
+        let at = |which| (bank.layout.span(which).0 / unit as usize) as u32;
+        for (slab, range) in &jobs.slabs {
+            let params = params::ExpertUp {
+                cols: cols as u32,
+                outs: outs as u32,
+                k,
+                page: PAGE_BYTES as u32 / unit,
+                gate_at: at(Projection::Gate),
+                up_at: at(Projection::Up),
+                first: range.start,
+            };
+            let grid = [params.outs.div_ceil(weights.tile()), range.len() as u32, 1];
+            let slabs = self.slabs_of(bank, *slab);
+            let kernel = Kernel::ExpertUp { weights, rows, slabs: slabs.len() as u32 };
+            self.run_on_slabs(kernel, slabs, &buffers, &params, grid)?;
         }
         Ok(())
     }
 
-    fn expert_jobs(
+    fn expert_down(
         &mut self,
         bank: &GpuBank,
-        slab: usize,
         jobs: &Jobs,
-        (k, rows): (u32, u32),
-        [input, inner, output]: [&Buf; 3],
+        rows: u32,
+        buffers: [&Buf; 3],
     ) -> Result<()> {
-        let slab = &bank.slabs[slab];
-        let table = self.scratch(Scratch::Jobs, jobs.words.len() as u64 * 4)?;
-        self.stream().write(&table, 0, bytemuck::cast_slice(&jobs.words))?;
-        let layout = &bank.layout;
-        let at = |which, unit: u32| (layout.span(which).0 / unit as usize) as u32;
-        let (outs, cols, encoding) = layout.shape(Projection::Gate);
+        let (outs, cols, encoding) = bank.layout.shape(Projection::Down);
         let weights = Variant::of(encoding, cols);
         let unit = weights.unit_bytes();
-        let params = params::ExpertUp {
-            cols: cols as u32,
-            outs: outs as u32,
-            k,
-            page: PAGE_BYTES as u32 / unit,
-            gate_at: at(Projection::Gate, unit),
-            up_at: at(Projection::Up, unit),
-        };
-        let grid = [params.outs.div_ceil(weights.tile()), jobs.count, 1];
-        let kernel = Kernel::ExpertUp { weights, rows };
-        self.run(kernel, &[slab, input, &table, inner], &params, grid)?;
+        for (slab, range) in &jobs.slabs {
+            let params = params::ExpertDown {
+                cols: cols as u32,
+                outs: outs as u32,
+                page: PAGE_BYTES as u32 / unit,
+                down_at: (bank.layout.span(Projection::Down).0 / unit as usize) as u32,
+                first: range.start,
+            };
+            let grid = [params.outs.div_ceil(weights.tile()), range.len() as u32, 1];
+            let slabs = self.slabs_of(bank, *slab);
+            let kernel = Kernel::ExpertDown { weights, rows, slabs: slabs.len() as u32 };
+            self.run_on_slabs(kernel, slabs, &buffers, &params, grid)?;
+        }
+        Ok(())
+    }
 
-        let (outs, cols, encoding) = layout.shape(Projection::Down);
-        let weights = Variant::of(encoding, cols);
-        let unit = weights.unit_bytes();
-        let params = params::ExpertDown {
-            cols: cols as u32,
-            outs: outs as u32,
-            page: PAGE_BYTES as u32 / unit,
-            down_at: at(Projection::Down, unit),
-        };
-        let grid = [params.outs.div_ceil(weights.tile()), jobs.count, 1];
-        let kernel = Kernel::ExpertDown { weights, rows };
-        self.run(kernel, &[slab, inner, &table, output], &params, grid)
+    /// The slabs that a dispatch sees: all of them, or one.
+    fn slabs_of<'a>(&self, bank: &'a GpuBank, slab: usize) -> &'a [Buf] {
+        if self.sees_slabs(bank.slabs.len()) { &bank.slabs } else { &bank.slabs[slab..=slab] }
     }
 
     pub(crate) fn verb_shared_expert(

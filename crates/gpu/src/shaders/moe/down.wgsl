@@ -5,6 +5,8 @@ struct P {
   outs: u32,
   page: u32,
   down_at: u32,
+  // First job of this dispatch.
+  first: u32,
 }
 var<immediate> p: P;
 
@@ -13,14 +15,15 @@ var<immediate> p: P;
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  let job = group.y * JOB_WORDS;
-  let count = jobs[job + 1u];
-  row$r = jobs[job + 2u + min($ru, count - 1u)];
+  let job = (p.first + group.y) * JOB_WORDS;
+  let count = jobs[job + 2u];
+  set_slab(jobs[job + 1u]);
+  row$r = jobs[job + 3u + min($ru, count - 1u)];
   set_rows(p.cols);
   products(jobs[job] * p.page + p.down_at, group.x, p.cols, lane);
   let r = lane / TILE;
   let o = group.x * TILE + lane % TILE;
   if (r < count && o < p.outs) {
-    output[jobs[job + 2u + r] * p.outs + o] = result(r, lane % TILE);
+    output[jobs[job + 3u + r] * p.outs + o] = result(r, lane % TILE);
   }
 }
