@@ -171,8 +171,8 @@ impl Finder<'_> {
 
     fn dense(&mut self, spec: &TensorSpec) -> Result<SourceMatrix> {
         let (rows, cols) = (spec.rows as u64, spec.cols as u64);
-        let vector =
-            spec.rows == 1 && !matches!(spec.kind, Kind::Linear | Kind::Vocab | Kind::Gate);
+        let vector = spec.rows == 1
+            && !matches!(spec.kind, Kind::Linear | Kind::Mix | Kind::Vocab | Kind::Gate);
         let shapes = if vector {
             vec![vec![cols]]
         } else if spec.name.ends_with("conv1d") {

@@ -37,7 +37,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 /// Changes whenever the same source and options would give other bytes than before.
-const RECIPE: u32 = 1;
+const RECIPE: u32 = 2;
 
 /// How wide numbers are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,16 @@ pub enum Precision {
     /// The source's numbers exactly: bf16 where it holds them all, else f32; codes of the source
     /// stay as they are.
     Bf16,
+}
+
+impl Precision {
+    /// This, or 8 bits if it is narrower.
+    fn at_least_8(self) -> Self {
+        match self {
+            Self::Bits(_) => Self::Bits(Bits::B8),
+            Self::Bf16 => Self::Bf16,
+        }
+    }
 }
 
 impl TryFrom<u32> for Precision {
@@ -88,7 +98,7 @@ pub enum DraftHead {
 pub struct Options {
     /// Routed experts.
     pub experts: Precision,
-    /// Projections, embedding and lm_head.
+    /// Projections, embedding and lm_head; mixing projections of hyper-connections get 8 bits or more.
     pub dense: Precision,
     /// N-gram tables.
     pub ngram: Precision,

@@ -195,9 +195,11 @@ impl Planner<'_> {
         let mut end = 0u64;
         for (number, (spec, matrix)) in catalog.dense.iter().enumerate() {
             let encoding = match spec.kind {
-                Kind::Linear | Kind::Vocab => {
-                    let encoding = self.quantised(matrix, options.dense)?;
-                    self.note_width(&spec.name, spec.cols, options.dense, encoding);
+                Kind::Linear | Kind::Mix | Kind::Vocab => {
+                    let mix = spec.kind == Kind::Mix;
+                    let precision = if mix { options.dense.at_least_8() } else { options.dense };
+                    let encoding = self.quantised(matrix, precision)?;
+                    self.note_width(&spec.name, spec.cols, precision, encoding);
                     encoding
                 }
                 Kind::Gate => self.exact(matrix)?,
