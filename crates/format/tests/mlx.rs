@@ -20,7 +20,7 @@ fn to_mlx(
     let mut out = tiny.clone().mapped(split_switch);
     let mut names: Vec<String> = tensors::dense(config)
         .into_iter()
-        .filter(|s| matches!(s.kind, Kind::Linear | Kind::Vocab) && s.cols % group == 0)
+        .filter(|s| matches!(s.kind, Kind::Linear | Kind::Mix | Kind::Vocab) && s.cols % group == 0)
         .map(|s| official(&s.name))
         .collect();
     names.extend(
