@@ -18,6 +18,10 @@ pub struct Prompt {
     pub bonus: Option<u32>,
     /// Tokens of the chained rows of the draft head.
     pub chain: Vec<u32>,
+    /// First row of `mtp_logits`.
+    pub draft_from: usize,
+    /// What the public implementation writes when greedy.
+    pub greedy: Vec<u32>,
 }
 
 /// A folder with golden values.
@@ -46,6 +50,8 @@ impl Golden {
             ids: ids(&p["input_ids"]),
             bonus: p["bonus_token"].as_u64().map(|t| t as u32),
             chain: ids(&p["chain_drafts"]),
+            draft_from: p["mtp_first_row"].as_u64().unwrap_or(0) as usize,
+            greedy: ids(&p["greedy"]),
         });
         let bytes = std::fs::read(dir.join("golden.safetensors")).unwrap();
         Self { dir: dir.to_owned(), prompts: prompts.collect(), bytes }

@@ -3,7 +3,7 @@
 mod files;
 mod pass;
 
-use files::Golden;
+use files::{Golden, Prompt};
 use pass::Loaded;
 
 /// Largest difference of a row over the row's largest value.
@@ -65,49 +65,90 @@ fn check_mask(golden: &Golden, prompt: &str, layer: usize, picks: &[Vec<u32>], r
     }
 }
 
+/// Worst relative errors seen: logits, streams, draft head, chained drafts.
+#[derive(Default)]
+struct Worst([f64; 4]);
+
+impl Worst {
+    fn note(&mut self, what: usize, prompt: &str, found: &[f32], expected: &[f32], width: usize) {
+        let error = worst_row(found, expected, width);
+        let name = ["logits", "streams", "draft head", "chained drafts"][what];
+        assert!(error < BOUND, "{prompt}: {name} are off by {error:e}");
+        self.0[what] = self.0[what].max(error);
+    }
+
+    fn print(&self, name: &str) {
+        let [logits, streams, draft, chained] = self.0;
+        println!(
+            "{name}: worst relative error of a row: logits {logits:.1e}, streams {streams:.1e}, \
+             draft {draft:.1e}, chained {chained:.1e}"
+        );
+    }
+}
+
+fn check_prompt(
+    golden: &Golden,
+    loaded: &mut Loaded,
+    prompt: &Prompt,
+    chunk: usize,
+    worst: &mut Worst,
+) {
+    let at = |what: &str| format!("{}.{what}", prompt.name);
+    let (vocab, wide) = (loaded.config().vocab, loaded.config().wide());
+    let run = loaded.run(&prompt.ids, chunk);
+    worst.note(0, &prompt.name, &run.logits, &golden.floats(&at("logits")), vocab);
+    check_router(golden, &prompt.name, &run.routes);
+    let ratio = loaded.config().attention.index_ratio;
+    for (layer, picks) in &run.picks {
+        check_mask(golden, &prompt.name, *layer, picks, ratio);
+    }
+    if golden.has(&at("stream")) {
+        worst.note(1, &prompt.name, &run.streams, &golden.floats(&at("stream")), wide);
+    }
+    if golden.has(&at("mtp_logits")) {
+        let (rows, chain) = loaded.draft(prompt, chunk);
+        let rows = &rows[prompt.draft_from * vocab..];
+        worst.note(2, &prompt.name, rows, &golden.floats(&at("mtp_logits")), vocab);
+        worst.note(3, &prompt.name, &chain, &golden.floats(&at("mtp_chain_logits")), vocab);
+    }
+    loaded.close();
+}
+
 fn check_fixture(name: &str) {
     let golden = Golden::open(&files::fixtures().join("random").join(name).join("golden"));
-    let mut worst = [0f64; 4];
+    let mut worst = Worst::default();
     for chunk in [usize::MAX, 1, 3] {
         let mut loaded = Loaded::from_checkpoint(golden.dir.parent().unwrap());
         for prompt in &golden.prompts {
-            let run = loaded.run(&prompt.ids, chunk);
-            let at = |what: &str| format!("{}.{what}", prompt.name);
-            let vocab = loaded.config().vocab;
-            let error = worst_row(&run.logits, &golden.floats(&at("logits")), vocab);
-            assert!(error < BOUND, "{name}/{}: logits are off by {error:e}", prompt.name);
-            worst[0] = worst[0].max(error);
-            check_router(&golden, &prompt.name, &run.routes);
-            let ratio = loaded.config().attention.index_ratio;
-            for (layer, picks) in &run.picks {
-                check_mask(&golden, &prompt.name, *layer, picks, ratio);
-            }
-            if golden.has(&at("stream")) {
-                let error =
-                    worst_row(&run.streams, &golden.floats(&at("stream")), loaded.config().wide());
-                assert!(error < BOUND, "{name}/{}: streams are off by {error:e}", prompt.name);
-                worst[1] = worst[1].max(error);
-            }
-            if golden.has(&at("mtp_logits")) {
-                let (rows, chain) = loaded.draft(prompt, chunk);
-                let error = worst_row(&rows, &golden.floats(&at("mtp_logits")), vocab);
-                assert!(error < BOUND, "{name}/{}: draft head is off by {error:e}", prompt.name);
-                worst[2] = worst[2].max(error);
-                let error = worst_row(&chain, &golden.floats(&at("mtp_chain_logits")), vocab);
-                assert!(
-                    error < BOUND,
-                    "{name}/{}: chained drafts are off by {error:e}",
-                    prompt.name
-                );
-                worst[3] = worst[3].max(error);
-            }
-            loaded.close();
+            check_prompt(&golden, &mut loaded, prompt, chunk, &mut worst);
         }
     }
-    println!(
-        "{name}: worst relative error of a row: logits {:.1e}, streams {:.1e}, draft {:.1e}, chained {:.1e}",
-        worst[0], worst[1], worst[2], worst[3]
-    );
+    worst.print(name);
+}
+
+/// The bundled model, against the public implementation on its dequantised weights.
+#[test]
+fn pocket() {
+    let golden = Golden::open(&files::fixtures().join("pocket"));
+    let mut worst = Worst::default();
+    let mut loaded = Loaded::from_store(&files::fixtures().join("../assets/pocket"));
+    for prompt in golden.prompts.iter().filter(|p| golden.has(&format!("{}.logits", p.name))) {
+        check_prompt(&golden, &mut loaded, prompt, 100, &mut worst);
+    }
+    worst.print("pocket");
+}
+
+/// The bundled model's greedy text is that of the public implementation.
+#[test]
+fn pocket_greedy() {
+    let golden = Golden::open(&files::fixtures().join("pocket"));
+    let mut loaded = Loaded::from_store(&files::fixtures().join("../assets/pocket"));
+    for prompt in &golden.prompts {
+        assert!(!prompt.greedy.is_empty());
+        let found = loaded.greedy(&prompt.ids, prompt.greedy.len());
+        assert_eq!(found, prompt.greedy, "{}", prompt.name);
+        loaded.close();
+    }
 }
 
 macro_rules! fixtures {

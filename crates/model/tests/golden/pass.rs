@@ -138,6 +138,27 @@ impl Loaded {
         run
     }
 
+    /// The `count` tokens that follow a prompt when the largest logit always wins.
+    pub fn greedy(&mut self, ids: &[u32], count: usize) -> Vec<u32> {
+        let mut logits = self.run(ids, usize::MAX).logits;
+        let mut tokens = Vec::new();
+        loop {
+            let row = &logits[logits.len() - self.model.config.vocab..];
+            let best = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a)));
+            tokens.push(best.unwrap() as u32);
+            if tokens.len() == count {
+                return tokens;
+            }
+            let mut sequence = self.sequence.take().unwrap();
+            sequence.reserve(&mut self.device, &mut self.pages, 1).unwrap();
+            let mut input = Input::default();
+            input.push(&self.model, &mut sequence, &tokens[tokens.len() - 1..], Keep::All);
+            self.model.trunk(&mut self.device, &mut self.experts, &input).unwrap();
+            logits = self.model.logits(&mut self.device, &[0]).unwrap();
+            self.sequence = Some(sequence);
+        }
+    }
+
     fn draft_rows(
         &mut self,
         start: usize,
