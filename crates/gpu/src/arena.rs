@@ -29,11 +29,14 @@ pub(crate) struct Arena {
     next: u32,
     held: BTreeMap<&'static str, u64>,
     in_flight: u64,
+    cap: u64,
 }
 
 impl Arena {
-    pub fn new(gpu: Arc<Gpu>) -> Self {
-        Self { gpu, next: 0, held: BTreeMap::new(), in_flight: 0 }
+    /// An arena whose buffers are at most `cap` bytes, if that is less than the adapter's limit.
+    pub fn new(gpu: Arc<Gpu>, cap: Option<u64>) -> Self {
+        let cap = cap.unwrap_or(u64::MAX);
+        Self { gpu, next: 0, held: BTreeMap::new(), in_flight: 0, cap }
     }
 
     /// Bytes by purpose.
@@ -44,7 +47,7 @@ impl Arena {
     /// The largest buffer that kernels can see whole.
     pub fn largest(&self) -> u64 {
         let limits = &self.gpu.info.limits;
-        limits.buffer_bytes.min(limits.binding_bytes) / 16 * 16
+        limits.buffer_bytes.min(limits.binding_bytes).min(self.cap) / 16 * 16
     }
 
     /// A zeroed storage buffer of at least `bytes`.

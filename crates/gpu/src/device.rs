@@ -14,9 +14,10 @@ use crate::pipelines::Pipelines;
 use crate::state::{DeltaState, KvState, Ring, State};
 use crate::stream::Stream;
 use crate::tables::{Rope, Tables};
-use cherenkov_format::Matrix;
+use crate::verbs::hyper::Write;
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
 use cherenkov_format::record::RecordLayout;
+use cherenkov_format::{Encoding, Matrix};
 use cherenkov_model::device::{DeltaLane, KvLane, RowLane};
 use cherenkov_model::{Act, Batch, Limits, Picks, Routes};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +38,8 @@ pub struct Options {
     pub eps: f64,
     /// How kernels get their parameters; by default what the adapter does best.
     pub params: Option<ParamPath>,
+    /// Largest buffer, bytes, if it is to be smaller than the adapter's limit.
+    pub buffer_bytes: Option<u64>,
     /// Largest slab of a bank, bytes.
     pub slab_bytes: u64,
     /// How kernels see a bank of several slabs.
@@ -55,7 +58,13 @@ pub enum SlabPath {
 impl Options {
     /// The defaults for a model with this norm epsilon.
     pub fn new(eps: f64) -> Self {
-        Self { eps, params: None, slab_bytes: SLAB_BYTES, slabs: SlabPath::Best }
+        Self {
+            eps,
+            params: None,
+            buffer_bytes: None,
+            slab_bytes: SLAB_BYTES,
+            slabs: SlabPath::Best,
+        }
     }
 }
 
@@ -120,6 +129,7 @@ pub struct GpuDevice {
     stream: Arc<Mutex<Stream>>,
     pipelines: Pipelines,
     pub(crate) eps: f32,
+    pub(crate) waiting_write: Option<Write>,
     slab_bytes: u64,
     pub(crate) slab_path: SlabPath,
     acts: Vec<Activation>,
@@ -145,7 +155,7 @@ impl GpuDevice {
     pub fn new(selection: &Selection, options: Options) -> Result<Self> {
         let gpu = Arc::new(Gpu::open(selection)?);
         let path = param_path(&gpu.info, options.params)?;
-        let mut arena = Arena::new(gpu.clone());
+        let mut arena = Arena::new(gpu.clone(), options.buffer_bytes);
         let nothing = arena.storage("tables", 16)?;
         Ok(Self {
             stream: Arc::new(Mutex::new(Stream::new(gpu.clone(), path))),
@@ -153,6 +163,7 @@ impl GpuDevice {
             arena,
             gpu,
             eps: options.eps as f32,
+            waiting_write: None,
             slab_bytes: options.slab_bytes,
             slab_path: options.slabs,
             acts: Vec::new(),
@@ -228,8 +239,11 @@ impl GpuDevice {
         self.batch.rows() as u32
     }
 
-    /// The buffer of an activation.
-    pub(crate) fn buf(&self, x: Act) -> Result<Buf> {
+    /// The buffer of an activation, once a write that waits and touches it has been done.
+    pub(crate) fn buf(&mut self, x: Act) -> Result<Buf> {
+        if self.waiting_write.is_some_and(|write| write.touches(x)) {
+            self.finish_write()?;
+        }
         let act = self.acts.get(x.id as usize).filter(|a| a.width == x.width as usize);
         let buf = act.and_then(|a| a.buf.clone());
         buf.ok_or_else(|| Error::Misuse { what: format!("{x:?} is not allocated") })
@@ -256,10 +270,15 @@ impl GpuDevice {
         self.scratch(which, rows as u64 * u64::from(width) * 4)
     }
 
+    /// The way to read weights of `cols` inputs.
+    pub(crate) fn variant(&self, encoding: Encoding, cols: usize) -> Variant {
+        Variant::of(encoding, cols, self.gpu.info.limits.workgroup_lanes)
+    }
+
     pub(crate) fn load_matrix(&mut self, matrix: &Matrix) -> Result<GpuMatrix> {
         let view = matrix.view();
         let (rows, cols, encoding) = (view.rows(), view.cols(), view.encoding());
-        let variant = Variant::of(encoding, cols);
+        let variant = self.variant(encoding, cols);
         let strip = encoding.byte_len(16, cols).filter(|&b| b > 0);
         let strip = strip.ok_or_else(|| Error::Misuse {
             what: format!("a matrix [{rows}, {cols}] does not fit its encoding {encoding:?}"),
@@ -352,6 +371,7 @@ impl GpuDevice {
         if batch.runs.len() > limits.slots || !batch.runs.iter().all(known) {
             return misuse(format!("a batch names sequences or pages beyond {limits:?}"));
         }
+        self.finish_write()?;
         self.batch = batch.clone();
         let Some(tables) = &self.tables else { return misuse("allocate first".into()) };
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);

@@ -51,7 +51,9 @@ pub(crate) const LANES: u32 = 64;
 
 impl Variant {
     /// The way to read a matrix of `cols` inputs.
-    pub fn of(encoding: Encoding, cols: usize) -> Self {
+    ///
+    /// `most_lanes` is the adapter's limit.
+    pub fn of(encoding: Encoding, cols: usize, most_lanes: u32) -> Self {
         // How many lanes find work at once.
         let busy = match encoding {
             Encoding::Tile16 { bits, group } => {
@@ -59,8 +61,19 @@ impl Variant {
             }
             Encoding::Bf16 | Encoding::F32 => cols.div_ceil(4) * 4,
         };
-        let lanes = if busy >= 256 { 256 } else { 128 };
+        // Long rows often belong to matrices of few outputs: more lanes each keep the GPU busy.
+        let lanes = match busy {
+            0..256 => 128,
+            256..4096 => 256,
+            _ => 512.min(most_lanes),
+        };
         Self { encoding, quads: cols.is_multiple_of(4), lanes }
+    }
+
+    /// Rows per workgroup for a batch of `rows`: what fits the memory that a workgroup shares.
+    pub fn rows_per_group(self, rows: u32) -> u32 {
+        let most = if self.lanes > 256 { 4 } else { ROW_COUNTS[ROW_COUNTS.len() - 1] };
+        ROW_COUNTS.into_iter().find(|&n| n >= rows).unwrap_or(most).min(most)
     }
 
     /// Outputs of a tile.
@@ -134,6 +147,8 @@ pub enum Kernel {
     HyperMix,
     /// Gated addition to streams.
     HyperWrite,
+    /// Gated addition to streams and their norm.
+    HyperTurn,
     /// Causal convolution.
     Conv,
     /// Rows enter a ring.
@@ -260,6 +275,9 @@ impl Kernel {
             }
             Self::HyperWrite => {
                 recipe!("hyper write", Streams, [R, R, W], [], [], "hyper/write.wgsl")
+            }
+            Self::HyperTurn => {
+                recipe!("hyper turn", Turn, [R, R, R, W, W], SUM, [REDUCE], "hyper/turn.wgsl")
             }
             Self::Conv => {
                 recipe!("conv", Conv, [R, R, R, R, W, W], TABLE, [COMMON, BATCH], "rows/conv.wgsl")
@@ -476,7 +494,8 @@ impl Kernel {
 /// One of each kernel; for tests.
 pub fn samples() -> Vec<Kernel> {
     use Kernel as K;
-    let mut all = vec![K::Norm, K::Repeat, K::Gather, K::HyperMix, K::HyperWrite, K::Conv];
+    let mut all =
+        vec![K::Norm, K::Repeat, K::Gather, K::HyperMix, K::HyperWrite, K::HyperTurn, K::Conv];
     all.extend([K::Keep, K::Recall, K::DeltaPrepare, K::DeltaFinish, K::Scores, K::Select]);
     all.extend([K::Join, K::Route, K::Combine, K::NgramGate]);
     all.extend([8, 32].map(|chunk| K::DeltaScan { chunk }));
@@ -486,13 +505,16 @@ pub fn samples() -> Vec<Kernel> {
     for encoding in encodings() {
         all.push(K::Embed(encoding));
         let tiles = matches!(encoding, Encoding::Tile16 { .. });
-        for cols in [64, 2560, 2559] {
-            let weights = Variant::of(encoding, cols);
-            if weights.quads || !tiles {
-                all.extend(ROW_COUNTS.map(|rows| K::Linear { weights, rows }));
+        for cols in [64, 2560, 2559, 10_240] {
+            let weights = Variant::of(encoding, cols, 1024);
+            if !weights.quads && tiles {
+                continue;
+            }
+            for rows in ROW_COUNTS.map(|rows| weights.rows_per_group(rows)) {
+                all.push(K::Linear { weights, rows });
                 for slabs in [1, 3] {
-                    all.extend(ROW_COUNTS.map(|rows| K::ExpertUp { weights, rows, slabs }));
-                    all.extend(ROW_COUNTS.map(|rows| K::ExpertDown { weights, rows, slabs }));
+                    all.push(K::ExpertUp { weights, rows, slabs });
+                    all.push(K::ExpertDown { weights, rows, slabs });
                 }
             }
         }

@@ -56,6 +56,8 @@ params! {
     Gather { width: u32 }
     /// `hyper/mix.wgsl`, `hyper/write.wgsl`
     Streams { width: u32, count: u32 }
+    /// `hyper/turn.wgsl`
+    Turn { width: u32, count: u32, eps: f32 }
     /// `rows/conv.wgsl`
     Conv {
         width: u32, kernel: u32, dilation: u32, capacity: u32, adds: u32, keeps: u32,
@@ -102,7 +104,7 @@ params! {
     }
     /// `attention/attend.wgsl`
     Attend {
-        width: u32, heads: u32, kv_heads: u32, ratio: u32, page_rows: u32, budget: u32,
+        heads: u32, kv_heads: u32, ratio: u32, page_rows: u32, budget: u32,
         first: u32, segments: u32, runs_at: u32, pages_at: u32,
     }
     /// `attention/join.wgsl`

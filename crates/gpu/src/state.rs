@@ -142,6 +142,14 @@ impl State {
                 let what = format!("pages of {rows} rows, expected whole blocks of {ratio}");
                 return Err(Error::Misuse { what });
             }
+            let s = &kv.spec;
+            if !s.head_dim.is_multiple_of(4) || !s.index_dim.is_multiple_of(4) {
+                let what = format!(
+                    "heads of {} and index heads of {} values, expected multiples of 4",
+                    s.head_dim, s.index_dim
+                );
+                return Err(Error::Misuse { what });
+            }
             kv.page_rows = limits.page_rows;
             let mut make = |bytes: u64| arena.storage("pages", bytes * limits.pages as u64);
             let [k, v, pooled] = kv.page_bytes();

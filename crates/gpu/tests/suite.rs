@@ -1,6 +1,6 @@
 //! The conformance suite on every adapter of this machine.
 
-use cherenkov_gpu::{GpuDevice, Options, ParamPath, Selection, SlabPath, adapters};
+use cherenkov_gpu::{GpuDevice, Options, ParamPath, Selection, adapters};
 use cherenkov_model::checked::{Bounds, Verb};
 use cherenkov_model::suite::{Plan, Scope, run};
 
@@ -58,13 +58,4 @@ suites! {
 fn parameters_through_a_uniform_buffer() {
     let options = Options { params: Some(ParamPath::Uniform), ..Options::new(1e-6) };
     check("uniform parameters", &[Verb::Repeat, Verb::HyperRead], options);
-}
-
-#[test]
-fn experts_in_small_slabs() {
-    // Two or three records fit into a slab.
-    let options = Options { slab_bytes: 100_000, ..Options::new(1e-6) };
-    check("experts in several slabs", &[Verb::Experts], options);
-    let options = Options { slabs: SlabPath::Each, ..options };
-    check("experts slab by slab", &[Verb::Experts], options);
 }

@@ -9,7 +9,7 @@ use crate::kernels::{Kernel, LANES, SEGMENT};
 use crate::params;
 use cherenkov_format::qwen4_exp::config::Attention;
 use cherenkov_model::device::{AttentionWeights, KvLane, RowLane};
-use cherenkov_model::{Act, Picks};
+use cherenkov_model::{Act, MAX_TENTATIVE, Picks};
 
 /// Bytes of intermediate values of one slice of rows.
 const SLICE_BYTES: u64 = 64 << 20;
@@ -54,7 +54,13 @@ impl GpuDevice {
         index: Act,
     ) -> Result<()> {
         let spec = &w.spec;
-        self.check_pages()?;
+        self.check_layer(lane, w)?;
+        let kv = (spec.kv_heads * spec.head_dim) as u32;
+        let ring = self.state.rings.get(raw.0 as usize);
+        let reach = (spec.index_ratio - 1 + MAX_TENTATIVE) as u32;
+        let keeps = ring.is_some_and(|r| r.width == spec.index_dim as u32 && r.capacity >= reach);
+        let fits = [k.width, v.width, index.width] == [kv, kv, spec.index_width() as u32];
+        ensure!(fits && keeps, "kv_append: {k:?}, {v:?}, {index:?} for {spec:?}");
         let (table, rope) = (self.table()?, self.rope(lane)?);
         let [keys, values, pooled] = self.state.kvs[lane.0 as usize].bufs()?;
         let (k, v, index_buf) = (self.buf(k)?, self.buf(v)?, self.buf(index)?);
@@ -94,6 +100,17 @@ impl GpuDevice {
             return Ok(());
         }
         self.keep_rows(raw, &index_buf, (params.stride, params.offset))
+    }
+
+    /// The weights must be the lane's and the rows must have pages.
+    fn check_layer(&self, lane: KvLane, w: &AttentionWeights<GpuVector>) -> Result<()> {
+        let spec = self.state.kvs.get(lane.0 as usize).map(|kv| &kv.spec);
+        let norms =
+            [&w.q_norm, &w.k_norm, &w.index_q_norm, &w.index_k_norm].map(|n| n.len as usize);
+        let (head, index) = (w.spec.head_dim, w.spec.index_dim);
+        let fits = spec == Some(&w.spec) && norms == [head, head, index, index];
+        ensure!(fits, "attention: weights of another shape than the lane's");
+        self.check_pages()
     }
 
     /// Every row must lie in a page of its run: kernels do not look.
@@ -146,7 +163,8 @@ impl GpuDevice {
         picks: Picks,
     ) -> Result<()> {
         let spec = w.spec.clone();
-        self.check_pages()?;
+        self.check_layer(lane, w)?;
+        ensure!(index.width == spec.index_width() as u32, "select: {index:?} for {spec:?}");
         let (table, budget) = (self.table()?, picks.blocks);
         let chosen = self.picks_buf(picks)?;
         let blocks = (self.longest() / spec.index_ratio) as u32;
@@ -220,7 +238,10 @@ impl GpuDevice {
         out: Act,
     ) -> Result<()> {
         let spec = &w.spec;
-        self.check_pages()?;
+        self.check_layer(lane, w)?;
+        let wide = (spec.heads * spec.head_dim) as u32;
+        let fits = [q.width, out.width] == [2 * wide, wide];
+        ensure!(fits, "attend: {q:?} into {out:?} for {spec:?}");
         let table = self.table()?;
         let buffers = (self.buf(q)?, self.picks_buf(picks)?, self.buf(out)?);
         let heads = Heads {
@@ -269,7 +290,6 @@ impl GpuDevice {
     ) -> Result<()> {
         let [keys, values, _] = self.state.kvs[lane.0 as usize].bufs()?;
         let params = params::Attend {
-            width: spec.head_dim as u32,
             heads: spec.heads as u32,
             kv_heads: spec.kv_heads as u32,
             ratio: spec.index_ratio as u32,
@@ -280,7 +300,7 @@ impl GpuDevice {
             runs_at: table.runs_at,
             pages_at: table.pages_at,
         };
-        let kernel = Kernel::Attend { head: params.width };
+        let kernel = Kernel::Attend { head: spec.head_dim as u32 };
         let buffers = [&table.buf, chosen, queries, &keys, &values, parts];
         self.run(kernel, &buffers, &params, [segments, params.heads, count])
     }

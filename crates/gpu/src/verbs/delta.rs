@@ -19,6 +19,17 @@ fn stride(spec: &Delta) -> u32 {
     (2 * spec.key_heads * spec.key_dim + spec.key_heads + 2 * spec.value_heads) as u32
 }
 
+fn check_io(w: &DeltaWeights<GpuVector>, io: DeltaIo) -> Result<()> {
+    let s = &w.spec;
+    let (heads, values) = (s.value_heads as u32, s.value_width() as u32);
+    let found = [io.qkv, io.z, io.a, io.b, io.out].map(|x| x.width);
+    let expected = [s.channels() as u32, values, heads, heads, values];
+    let constants = [w.a_log.len, w.dt_bias.len, w.norm.len];
+    let fits = found == expected && constants == [heads, heads, s.value_dim as u32];
+    ensure!(fits, "delta: activations of {found:?} values, expected {expected:?}");
+    Ok(())
+}
+
 impl GpuDevice {
     /// The delta table of the batch for a lane.
     pub(crate) fn delta_words(&self, lane: usize) -> Vec<u32> {
@@ -51,6 +62,9 @@ impl GpuDevice {
         io: DeltaIo,
     ) -> Result<()> {
         let lane = lane.0 as usize;
+        let spec = self.state.deltas.get(lane).map(|delta| &delta.spec);
+        ensure!(spec == Some(&w.spec), "delta: weights of another shape than the lane's");
+        check_io(w, io)?;
         let logs = &self.state.deltas[lane].logs;
         if self.batch.runs.iter().any(|run| logs[run.slot.0 as usize].open > 0) {
             return Err(Error::Misuse { what: "settle before the next run".into() });

@@ -5,7 +5,7 @@
 use crate::arena::Buf;
 use crate::device::{GpuDevice, GpuMatrix, Scratch};
 use crate::error::{Error, Result};
-use crate::kernels::{Kernel, ROW_COUNTS};
+use crate::kernels::Kernel;
 use crate::params;
 use cherenkov_model::Act;
 
@@ -36,11 +36,6 @@ impl Epilogue<'_> {
     }
 }
 
-/// The smallest row count with a kernel that covers `rows`, or the largest there is.
-pub(crate) fn rows_per_group(rows: u32) -> u32 {
-    ROW_COUNTS.into_iter().find(|&n| n >= rows).unwrap_or(ROW_COUNTS[ROW_COUNTS.len() - 1])
-}
-
 /// Bytes of logits computed at once.
 const LOGIT_BYTES: u64 = 64 << 20;
 
@@ -54,7 +49,7 @@ impl GpuDevice {
         out: &Buf,
         epilogue: Epilogue<'_>,
     ) -> Result<()> {
-        let per_group = rows_per_group(rows);
+        let per_group = w.variant.rows_per_group(rows);
         let kernel = Kernel::Linear { weights: w.variant, rows: per_group };
         let (code, divisor) = epilogue.code();
         let nothing = self.nothing.clone();
@@ -79,11 +74,15 @@ impl GpuDevice {
     }
 
     pub(crate) fn verb_linear(&mut self, w: &GpuMatrix, x: Act, out: Act) -> Result<()> {
+        let fits = (w.cols, w.rows) == (x.width, out.width);
+        ensure!(fits, "a product [{}, {}] of {x:?} into {out:?}", w.rows, w.cols);
+        self.verb_linear_streams(w, x, out)
+    }
+
+    pub(crate) fn verb_linear_streams(&mut self, w: &GpuMatrix, x: Act, out: Act) -> Result<()> {
         let streams = x.width / w.cols.max(1);
-        if streams * w.cols != x.width || streams * w.rows != out.width || x.id == out.id {
-            let what = format!("a product [{}, {}] of {x:?} into {out:?}", w.rows, w.cols);
-            return Err(Error::Misuse { what });
-        }
+        let fits = streams * w.cols == x.width && streams * w.rows == out.width && x.id != out.id;
+        ensure!(fits, "a product [{}, {}] of {x:?} into {out:?}", w.rows, w.cols);
         let (x, out, rows) = (self.buf(x)?, self.buf(out)?, self.rows() * streams);
         self.product(w, &x, rows, &out, Epilogue::Plain)
     }
@@ -94,6 +93,7 @@ impl GpuDevice {
         if let Some(row) = rows.iter().find(|&&r| r >= limit) {
             return Err(Error::Misuse { what: format!("row {row} of {limit}") });
         }
+        ensure!(w.cols == x.width, "logits: {x:?} by weights of {} inputs", w.cols);
         let x_buf = self.buf(x)?;
         let at_once = (LOGIT_BYTES.min(self.arena.largest()) / (u64::from(w.rows) * 4)).max(1);
         let mut values = Vec::with_capacity(rows.len() * w.rows as usize);

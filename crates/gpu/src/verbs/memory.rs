@@ -26,9 +26,20 @@ impl GpuDevice {
         self.batch.runs.iter().all(|run| run.rows <= MAX_TENTATIVE)
     }
 
+    /// Different activations, each as wide as the lane.
+    fn check_lane(&self, lane: RowLane, acts: &[Act]) -> Result<()> {
+        let width = self.state.rings.get(lane.0 as usize).map_or(0, |r| r.width);
+        let fits = acts.iter().all(|x| x.width == width) && acts[1..].iter().all(|x| *x != acts[0]);
+        ensure!(fits, "{acts:?} in a lane of {width} values");
+        Ok(())
+    }
+
     fn conv(&mut self, c: &Conv<'_>) -> Result<()> {
         let ring = &self.state.rings[c.lane.0 as usize];
         let (width, capacity, memory) = (ring.width, ring.capacity, ring.buf()?);
+        let reach = c.kernel.saturating_sub(1) * c.dilation + MAX_TENTATIVE as u32;
+        let fits = c.taps.len == width * c.kernel && reach <= capacity;
+        ensure!(fits, "a convolution of {} taps over {width} values", c.taps.len);
         let tables = self.tables()?;
         let (table, runs_at, pages_at) = (tables.buf.clone(), tables.runs_at, tables.pages_at);
         let short = self.runs_are_short();
@@ -75,6 +86,7 @@ impl GpuDevice {
         x: Act,
         out: Act,
     ) -> Result<()> {
+        self.check_lane(lane, &[x, out])?;
         let (input, output) = (self.buf(x)?, self.buf(out)?);
         self.conv(&Conv {
             lane,
@@ -95,6 +107,10 @@ impl GpuDevice {
         val: Act,
         stream: Act,
     ) -> Result<()> {
+        self.check_lane(lane, &[key, stream])?;
+        let norms = [&w.norm_key, &w.norm_query, &w.norm_conv].map(|n| n.len);
+        let fits = norms == [stream.width; 3] && val.width * w.count as u32 == stream.width;
+        ensure!(fits, "ngram_add: {val:?} into {stream:?}, norms of {norms:?}");
         let (key, val_buf, stream_buf) = (self.buf(key)?, self.buf(val)?, self.buf(stream)?);
         let gated = self.scratch_rows(Scratch::Wide, stream.width)?;
         let normed = self.scratch_rows(Scratch::Normed, stream.width)?;
@@ -122,6 +138,7 @@ impl GpuDevice {
     }
 
     pub(crate) fn verb_keep(&mut self, lane: RowLane, x: Act) -> Result<()> {
+        self.check_lane(lane, &[x])?;
         let input = self.buf(x)?;
         self.keep_rows(lane, &input, (x.width, 0))
     }
@@ -147,6 +164,7 @@ impl GpuDevice {
             }
             words.extend(entry);
         }
+        self.check_lane(lane, &[x, out])?;
         let ring = &self.state.rings[lane.0 as usize];
         let (params, memory) =
             (params::Recall { width: ring.width, capacity: ring.capacity }, ring.buf()?);

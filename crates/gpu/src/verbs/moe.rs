@@ -8,8 +8,8 @@ use crate::device::{GpuDevice, GpuMatrix, Scratch, SlabPath};
 use crate::error::{Error, Result};
 use crate::kernels::{CHOSEN_MAX, JOB_WORDS, Kernel, Variant};
 use crate::params;
-use crate::verbs::linear::{Epilogue, rows_per_group};
-use cherenkov_experts::Wave;
+use crate::verbs::linear::Epilogue;
+use cherenkov_experts::{Bank, Wave};
 use cherenkov_format::record::{PAGE_BYTES, Projection};
 use cherenkov_model::device::{Shared, TopkNorm};
 use cherenkov_model::{Act, Routes};
@@ -50,6 +50,7 @@ impl GpuDevice {
             let what = format!("{k} experts of {} per row, at most {CHOSEN_MAX}", w.rows);
             return Err(Error::Misuse { what });
         }
+        ensure!(w.cols == x.width, "route: {x:?} by weights of {} inputs", w.cols);
         let (x, rows) = (self.buf(x)?, self.rows());
         let logits = self.scratch_rows(Scratch::Wide, w.rows)?;
         let routes = self.scratch_rows(Scratch::Routes, 2 * k as u32)?;
@@ -100,6 +101,10 @@ impl GpuDevice {
             let what = format!("routes of {} pairs for {} rows", routes.ids.len(), self.rows());
             return Err(Error::Misuse { what });
         }
+        let hidden = bank.layout.hidden() as u32;
+        let fits = x.width == hidden && parts.width == hidden * routes.k as u32;
+        let known = wave.slots.iter().all(|slot| (slot.0 as usize) < bank.slots());
+        ensure!(fits && known, "experts: {x:?} into {parts:?}, slots {:?}", wave.slots);
         let mut pairs: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (pair, &id) in routes.ids.iter().enumerate() {
             pairs.entry(id).or_default().push(pair as u32);
@@ -110,7 +115,11 @@ impl GpuDevice {
         if most == 0 {
             return Ok(());
         }
-        let rows = rows_per_group(most);
+        let [up, down] = [Projection::Gate, Projection::Down].map(|which| {
+            let (_, cols, encoding) = bank.layout.shape(which);
+            self.variant(encoding, cols)
+        });
+        let rows = up.rows_per_group(most).min(down.rows_per_group(most));
         let mut jobs = Jobs::default();
         let mut placed: Vec<_> = wave.experts.iter().zip(&wave.slots).collect();
         placed.sort_by_key(|(_, slot)| bank.place(**slot).0);
@@ -128,8 +137,8 @@ impl GpuDevice {
         let table = self.scratch(Scratch::Jobs, jobs.words.len() as u64 * 4)?;
         self.stream().write(&table, 0, bytemuck::cast_slice(&jobs.words))?;
         let k = routes.k as u32;
-        self.expert_up(bank, &jobs, (k, rows), [&input, &table, &inner])?;
-        self.expert_down(bank, &jobs, rows, [&inner, &table, &output])
+        self.expert_up(bank, &jobs, (up, k, rows), [&input, &table, &inner])?;
+        self.expert_down(bank, &jobs, (down, rows), [&inner, &table, &output])
     }
 
     /// Whether kernels can see so many slabs at once.
@@ -142,11 +151,10 @@ impl GpuDevice {
         &mut self,
         bank: &GpuBank,
         jobs: &Jobs,
-        (k, rows): (u32, u32),
+        (weights, k, rows): (Variant, u32, u32),
         buffers: [&Buf; 3],
     ) -> Result<()> {
-        let (outs, cols, encoding) = bank.layout.shape(Projection::Gate);
-        let weights = Variant::of(encoding, cols);
+        let (outs, cols, _) = bank.layout.shape(Projection::Gate);
         let unit = weights.unit_bytes();
         let at = |which| (bank.layout.span(which).0 / unit as usize) as u32;
         for (slab, range) in &jobs.slabs {
@@ -171,11 +179,10 @@ impl GpuDevice {
         &mut self,
         bank: &GpuBank,
         jobs: &Jobs,
-        rows: u32,
+        (weights, rows): (Variant, u32),
         buffers: [&Buf; 3],
     ) -> Result<()> {
-        let (outs, cols, encoding) = bank.layout.shape(Projection::Down);
-        let weights = Variant::of(encoding, cols);
+        let (outs, cols, _) = bank.layout.shape(Projection::Down);
         let unit = weights.unit_bytes();
         for (slab, range) in &jobs.slabs {
             let params = params::ExpertDown {
@@ -204,6 +211,13 @@ impl GpuDevice {
         x: Act,
         out: Act,
     ) -> Result<()> {
+        let [gate, up, down] = [&w.gate_proj, &w.up_proj, &w.down_proj].map(|m| (m.rows, m.cols));
+        let fits = x.id != out.id
+            && gate == up
+            && gate.1 == x.width
+            && down == (out.width, gate.0)
+            && (w.gate.rows, w.gate.cols) == (1, x.width);
+        ensure!(fits, "shared_expert: {x:?} through {gate:?}, {up:?}, {down:?} into {out:?}");
         let (input, output, rows) = (self.buf(x)?, self.buf(out)?, self.rows());
         let gate = self.scratch_rows(Scratch::Normed, w.gate_proj.rows)?;
         let inner = self.scratch_rows(Scratch::Wide, w.up_proj.rows)?;
@@ -225,6 +239,9 @@ impl GpuDevice {
             let what = format!("routes of {} pairs for {} rows", routes.ids.len(), self.rows());
             return Err(Error::Misuse { what });
         }
+        let fits = parts.width == out.width * routes.k as u32 && shared.width == out.width;
+        let apart = out.id != parts.id && out.id != shared.id;
+        ensure!(fits && apart, "combine: {parts:?} and {shared:?} into {out:?}");
         let table = self.send_routes(routes)?;
         let buffers = [self.buf(parts)?, self.buf(shared)?, self.buf(out)?];
         let params = params::Combine { width: out.width, k: routes.k as u32 };

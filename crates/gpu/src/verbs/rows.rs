@@ -18,6 +18,7 @@ pub(crate) enum Onto {
 
 impl GpuDevice {
     pub(crate) fn verb_embed(&mut self, table: &GpuMatrix, out: Act) -> Result<()> {
+        ensure!(table.cols == out.width, "embed: rows of {} into {out:?}", table.cols);
         if let Some(token) = self.batch.tokens.iter().find(|&&t| t >= table.rows) {
             let what = format!("token {token} of a table of {} rows", table.rows);
             return Err(Error::Misuse { what });
@@ -38,6 +39,8 @@ impl GpuDevice {
     }
 
     pub(crate) fn verb_repeat(&mut self, x: Act, out: Act, onto: Onto) -> Result<()> {
+        let fits = x.id != out.id && x.width > 0 && out.width.is_multiple_of(x.width);
+        ensure!(fits, "repeat: {x:?} into {out:?}");
         let (from, to) = (self.buf(x)?, self.buf(out)?);
         let params =
             params::Repeat { width: x.width, count: out.width / x.width, gains: onto as u32 };
@@ -64,6 +67,9 @@ impl GpuDevice {
         x: Act,
         out: Act,
     ) -> Result<()> {
+        let fits = x.id != out.id && w.len == x.width && x.width == out.width;
+        let cut = groups > 0 && x.width.is_multiple_of(groups as u32);
+        ensure!(fits && cut, "norm: {x:?} into {out:?} by {} weights, {groups} groups", w.len);
         let (from, to) = (self.buf(x)?, self.buf(out)?);
         self.norm_rows(w, groups as u32, &from, self.rows(), &to)
     }

@@ -135,7 +135,7 @@ impl Device for GpuDevice {
     }
 
     fn linear_streams(&mut self, w: &GpuMatrix, x: Act, out: Act) -> Result<()> {
-        Ok(self.verb_linear(w, x, out)?)
+        Ok(self.verb_linear_streams(w, x, out)?)
     }
 
     fn hyper_read(

@@ -14,8 +14,8 @@ struct P {
 }
 var<immediate> p: P;
 
-@group(0) @binding(1) var<storage, read> queries: array<f32>;
-@group(0) @binding(2) var<storage, read> pooled: array<f32>;
+@group(0) @binding(1) var<storage, read> queries: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> pooled: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> scores: array<u32>;
 
 @compute @workgroup_size(64)
@@ -25,14 +25,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (block >= (row_index(row) + 1u) / p.ratio) {
     return;
   }
-  let key = page_row(row_run(row), block * p.ratio, p.page_rows) / p.ratio * p.width;
+  let quads = p.width / 4u;
+  let key = page_row(row_run(row), block * p.ratio, p.page_rows) / p.ratio * quads;
   var score = 0.0;
   for (var h = 0u; h < p.heads; h = h + 1u) {
-    let query = (row * p.heads + h) * p.width;
-    var dot = 0.0;
-    for (var i = 0u; i < p.width; i = i + 1u) {
-      dot = fma(queries[query + i], pooled[key + i], dot);
+    let query = (row * p.heads + h) * quads;
+    var dots = vec4<f32>(0.0);
+    for (var i = 0u; i < quads; i = i + 1u) {
+      dots = fma(queries[query + i], pooled[key + i], dots);
     }
+    let dot = (dots.x + dots.y) + (dots.z + dots.w);
     score = score + select(0.0, dot, dot > 0.0);
   }
   scores[group.y * p.stride + block] = bitcast<u32>(score / sqrt(f32(p.width)));
