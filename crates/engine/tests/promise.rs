@@ -83,10 +83,8 @@ fn company_changes_nothing() {
         }
         let drafts = 8 / company - 1;
         while writers.iter().any(|w| w.tokens.len() < TOKENS) {
-            let mut steps: Vec<Step<'_>> = writers
-                .iter_mut()
-                .map(|w| Step::new(w.seq, &mut w.sampler, drafts, &[]))
-                .collect();
+            let mut steps: Vec<Step<'_>> =
+                writers.iter_mut().map(|w| Step::new(w.seq, &mut w.sampler, drafts, &[])).collect();
             engine.decode(&mut steps).unwrap();
             let outs: Vec<_> = steps.into_iter().map(|s| s.out).collect();
             for (writer, out) in writers.iter_mut().zip(&outs) {

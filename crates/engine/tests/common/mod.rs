@@ -79,8 +79,8 @@ impl Setup {
     }
 
     pub fn cpu(&self, packed: &Packed) -> Runner<CpuDevice, FileSource> {
-        let options = CpuOptions { threads: self.threads, ..CpuOptions::new(packed.store.config().eps) };
-        let device = CpuDevice::new(options);
+        let options = CpuOptions::new(self.threads, packed.store.config().eps);
+        let device = CpuDevice::new(options).unwrap();
         Runner::load(&packed.store, device, self.options()).unwrap()
     }
 
@@ -160,7 +160,8 @@ pub fn answer(
 pub fn prompt(len: usize, vocab: usize, seed: u64) -> Vec<u32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as u32
     };
     (0..len).map(|_| next() % vocab as u32).collect()

@@ -1,0 +1,80 @@
+//! The bundled model on the CPU device: the public implementation's greedy text, and how many drafts
+//! are accepted.
+
+mod common;
+
+use cherenkov_engine::{Engine, SampleParams, Sampler, Step};
+use common::{Setup, answer, greedy, pocket, root, warm};
+
+struct Prompt {
+    name: String,
+    ids: Vec<u32>,
+    greedy: Vec<u32>,
+}
+
+fn prompts() -> Vec<Prompt> {
+    let text = std::fs::read_to_string(root().join("fixtures/pocket/golden.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let ids = |v: &serde_json::Value| -> Vec<u32> {
+        v.as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
+    };
+    let prompt = |p: &serde_json::Value| Prompt {
+        name: p["name"].as_str().unwrap().to_owned(),
+        ids: ids(&p["input_ids"]),
+        greedy: ids(&p["greedy"]),
+    };
+    json["prompts"].as_array().unwrap().iter().map(prompt).collect()
+}
+
+/// How close two tokens have to be for the rounding of activations to decide between them, in nats.
+const NEAR_TIE: f32 = 0.1;
+
+#[test]
+fn greedy_text_is_that_of_the_public_implementation() {
+    let mut engine = Setup { threads: 2, ..Setup::default() }.cpu(&pocket());
+    for prompt in prompts() {
+        let params = SampleParams { logprobs: Some(4), ..greedy() };
+        let mut sampler = Sampler::new(params, &prompt.ids).unwrap();
+        let seq = engine.open().unwrap();
+        engine.prefill(seq, &prompt.ids).unwrap();
+        let mut drawn = Vec::new();
+        while drawn.len() < prompt.greedy.len() {
+            let mut step = [Step::new(seq, &mut sampler, 3, &[])];
+            engine.decode(&mut step).unwrap();
+            let [step] = step;
+            drawn.extend(step.out);
+        }
+        engine.close(seq);
+        let differs = drawn.iter().zip(&prompt.greedy).position(|(d, g)| d.token != *g);
+        let Some(at) = differs else { continue };
+        let logprobs = drawn[at].logprobs.as_ref().unwrap();
+        let theirs = logprobs.top.iter().find(|t| t.0 == prompt.greedy[at]);
+        let gap = theirs.map_or(f32::INFINITY, |t| logprobs.chosen - t.1);
+        println!("{}: token {at} differs, a near-tie of {gap:.4} nats", prompt.name);
+        assert!(gap < NEAR_TIE, "{}: token {at} differs by {gap} nats", prompt.name);
+    }
+}
+
+/// Drafts share the target's noise, so they are accepted often at temperature 1 too.
+#[test]
+fn drafts_are_accepted_at_every_temperature() {
+    let chats: Vec<Prompt> =
+        prompts().into_iter().filter(|p| ["story", "tools", "long"].contains(&&*p.name)).collect();
+    let plain = SampleParams { temperature: 1.0, seed: 7, ..SampleParams::default() };
+    for (name, params) in [("greedy", greedy()), ("temperature 1", plain), ("filtered", warm(7))] {
+        let mut engine = Setup { threads: 2, ..Setup::default() }.cpu(&pocket());
+        for prompt in &chats {
+            answer(&mut engine, &prompt.ids, &params, 2, 64);
+        }
+        let stats = engine.snapshot();
+        let share =
+            |depth: usize| stats.accepted[depth] as f64 / stats.drafted[depth].max(1) as f64;
+        let per_step = stats.decode_tokens as f64 / stats.steps as f64;
+        println!(
+            "{name}: draft 1 accepted {:.1} %, draft 2 {:.1} %, {per_step:.2} tokens per pass",
+            share(0) * 100.0,
+            share(1) * 100.0
+        );
+        assert!(share(0) > 0.6, "{name}: {stats:?}");
+    }
+}
