@@ -8,6 +8,9 @@ use crate::error::{Error, Result};
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
 use cherenkov_model::{Limits, MAX_TENTATIVE};
 
+/// Values of the largest attention head: each lane of a segment sums four of them.
+const HEAD_MAX: usize = 4 * crate::kernels::SEGMENT as usize;
+
 fn allocated(buf: &Option<Buf>) -> Result<Buf> {
     buf.clone().ok_or_else(|| Error::Misuse { what: "allocate first".into() })
 }
@@ -143,9 +146,10 @@ impl State {
                 return Err(Error::Misuse { what });
             }
             let s = &kv.spec;
-            if !s.head_dim.is_multiple_of(4) || !s.index_dim.is_multiple_of(4) {
+            let quads = s.head_dim.is_multiple_of(4) && s.index_dim.is_multiple_of(4);
+            if !quads || s.head_dim > HEAD_MAX {
                 let what = format!(
-                    "heads of {} and index heads of {} values, expected multiples of 4",
+                    "heads of {} and index heads of {} values, expected multiples of 4 up to {HEAD_MAX}",
                     s.head_dim, s.index_dim
                 );
                 return Err(Error::Misuse { what });

@@ -300,9 +300,10 @@ impl GpuDevice {
             runs_at: table.runs_at,
             pages_at: table.pages_at,
         };
-        let kernel = Kernel::Attend { head: spec.head_dim as u32 };
+        let share = shared_heads(spec);
+        let kernel = Kernel::Attend { head: spec.head_dim as u32, share };
         let buffers = [&table.buf, chosen, queries, &keys, &values, parts];
-        self.run(kernel, &buffers, &params, [segments, params.heads, count])
+        self.run(kernel, &buffers, &params, [segments, params.heads / share, count])
     }
 
     pub(crate) fn verb_fetch_picks(&mut self, picks: Picks) -> Result<Vec<Vec<u32>>> {
@@ -330,6 +331,12 @@ impl GpuDevice {
         }
         self.stream().write(&buf, 0, bytemuck::cast_slice(&words))
     }
+}
+
+/// Query heads of a workgroup: as many as read the same keys, up to four.
+fn shared_heads(spec: &Attention) -> u32 {
+    let group = spec.heads / spec.kv_heads;
+    [4, 3, 2].into_iter().find(|&n| group.is_multiple_of(n)).unwrap_or(1) as u32
 }
 
 /// Rows whose intermediate values fit the slice.

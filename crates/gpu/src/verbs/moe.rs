@@ -6,7 +6,7 @@ use crate::arena::Buf;
 use crate::bank::GpuBank;
 use crate::device::{GpuDevice, GpuMatrix, Scratch, SlabPath};
 use crate::error::{Error, Result};
-use crate::kernels::{CHOSEN_MAX, JOB_WORDS, Kernel, Variant};
+use crate::kernels::{CHOSEN_MAX, EXPERTS_MAX, JOB_WORDS, Kernel, Variant};
 use crate::params;
 use crate::verbs::linear::Epilogue;
 use cherenkov_experts::{Bank, Wave};
@@ -50,6 +50,7 @@ impl GpuDevice {
             let what = format!("{k} experts of {} per row, at most {CHOSEN_MAX}", w.rows);
             return Err(Error::Misuse { what });
         }
+        ensure!(w.rows <= EXPERTS_MAX, "{} experts, at most {EXPERTS_MAX}", w.rows);
         ensure!(w.cols == x.width, "route: {x:?} by weights of {} inputs", w.cols);
         let (x, rows) = (self.buf(x)?, self.rows());
         let logits = self.scratch_rows(Scratch::Wide, w.rows)?;
@@ -60,7 +61,8 @@ impl GpuDevice {
             TopkNorm::None => 0,
         };
         let params = params::Route { experts: w.rows, k: k as u32, norm };
-        self.run(Kernel::Route, &[&logits, &routes], &params, [1, rows, 1])?;
+        let kernel = Kernel::Route { room: w.rows.next_multiple_of(4) };
+        self.run(kernel, &[&logits, &routes], &params, [1, rows, 1])?;
         let words = self.read_u32(&routes, u64::from(rows) * 2 * k as u64)?;
         let mut out = Routes { k, ..Routes::default() };
         for row in words.chunks_exact(2 * k) {

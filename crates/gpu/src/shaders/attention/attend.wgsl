@@ -1,7 +1,8 @@
-// Softmax attention of one head over one segment of a row's visible tokens: the picked blocks, then
-// the incomplete tail. Gives the segment's maximum, its sum and its weighted values.
+// Softmax attention of SHARE query heads over one segment of a row's visible tokens: the picked blocks,
+// then the incomplete tail. Gives each head's maximum, its sum and its weighted values.
 //
-// Segments are cut by place in that list, so they depend on the row alone.
+// The heads share a key and value head, so its rows are read once for all of them; each head's sums are
+// its own. Segments are cut by place in the list of tokens, so they depend on the row alone.
 
 struct P {
   heads: u32,
@@ -28,11 +29,24 @@ const QUADS: u32 = HEAD / 4u;
 // Groups of lanes that share the tokens of a segment among them.
 const GROUPS: u32 = max(1u, LANES / QUADS);
 
-var<workgroup> query: array<vec4<f32>, QUADS>;
-var<workgroup> weights: array<f32, LANES>;
+var<workgroup> query: array<vec4<f32>, SHARE * QUADS>;
+var<workgroup> weights: array<f32, SHARE * LANES>;
 // First quad of each token's head.
 var<workgroup> places: array<u32, LANES>;
 var<workgroup> sums: array<vec4<f32>, GROUPS * QUADS>;
+
+// Writes one head's weighted values: the groups' sums, added in order.
+fn finish(to: u32, lane: u32) {
+  workgroupBarrier();
+  for (var i = lane; i < HEAD; i = i + LANES) {
+    var value = 0.0;
+    for (var g = 0u; g < GROUPS; g = g + 1u) {
+      value = value + sums[g * QUADS + i / 4u][i % 4u];
+    }
+    parts[to + 2u + i] = value;
+  }
+  workgroupBarrier();
+}
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -46,13 +60,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     return;
   }
   let count = min(LANES, tokens - begin);
-  let src = (row * p.heads + group.y) * QUADS;
-  for (var i = lane; i < QUADS; i = i + LANES) {
+  let first_head = group.y * SHARE;
+  let src = (row * p.heads + first_head) * QUADS;
+  for (var i = lane; i < SHARE * QUADS; i = i + LANES) {
     query[i] = queries[src + i];
   }
   workgroupBarrier();
-  let kv_head = group.y / (p.heads / p.kv_heads);
-  var score = -3.4e38;
+  let kv_head = first_head / (p.heads / p.kv_heads);
+  var score$r = -3.4e38;
   if (lane < count) {
     let t = begin + lane;
     var token = complete + t - picked;
@@ -61,34 +76,31 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     let place = (page_row(row_run(row), token, p.page_rows) * p.kv_heads + kv_head) * QUADS;
     places[lane] = place;
-    var dots = vec4<f32>(0.0);
+    var dots$r = vec4<f32>(0.0);
     for (var i = 0u; i < QUADS; i = i + 1u) {
-      dots = fma(query[i], keys[place + i], dots);
+      let key = keys[place + i];
+      dots$r = fma(query[$ru * QUADS + i], key, dots$r);
     }
-    score = ((dots.x + dots.y) + (dots.z + dots.w)) / sqrt(f32(HEAD));
+    score$r = ((dots$r.x + dots$r.y) + (dots$r.z + dots$r.w)) / sqrt(f32(HEAD));
   }
-  let most = max_lanes(score, lane);
-  let weight = select(0.0, exp(score - most), lane < count);
-  weights[lane] = weight;
-  let sum = sum_lanes(weight, lane);
-  let to = ((group.z * p.heads + group.y) * p.segments + group.x) * (HEAD + 2u);
+  let stride = p.segments * (HEAD + 2u);
+  let to = (group.z * p.heads + first_head) * stride + group.x * (HEAD + 2u);
+  let most$r = max_lanes(score$r, lane);
+  let weight$r = select(0.0, exp(score$r - most$r), lane < count);
+  weights[$ru * LANES + lane] = weight$r;
+  let sum$r = sum_lanes(weight$r, lane);
   if (lane == 0u) {
-    parts[to] = most;
-    parts[to + 1u] = sum;
+    parts[to + $ru * stride] = most$r;
+    parts[to + $ru * stride + 1u] = sum$r;
   }
-  for (var i = lane; i < GROUPS * QUADS; i = i + LANES) {
-    var value = vec4<f32>(0.0);
-    for (var t = i / QUADS; t < count; t = t + GROUPS) {
-      value = fma(vec4<f32>(weights[t]), values[places[t] + i % QUADS], value);
+  // The sums above ended with a barrier: places and weights are there.
+  var value$r = vec4<f32>(0.0);
+  let quad = lane % QUADS;
+  if (lane < GROUPS * QUADS) {
+    for (var t = lane / QUADS; t < count; t = t + GROUPS) {
+      let v = values[places[t] + quad];
+      value$r = fma(vec4<f32>(weights[$ru * LANES + t]), v, value$r);
     }
-    sums[i] = value;
   }
-  workgroupBarrier();
-  for (var i = lane; i < HEAD; i = i + LANES) {
-    var value = 0.0;
-    for (var g = 0u; g < GROUPS; g = g + 1u) {
-      value = value + sums[g * QUADS + i / 4u][i % 4u];
-    }
-    parts[to + 2u + i] = value;
-  }
+  if (lane < GROUPS * QUADS) { sums[lane] = value$r; } finish(to + $ru * stride, lane);
 }

@@ -13,6 +13,8 @@ var<immediate> p: P;
 // Per row: k ids, then k weights as bits.
 @group(0) @binding(1) var<storage, read_write> routes: array<u32>;
 
+// Keys of all experts, four by four; what hangs over the end is smaller than any logit.
+var<workgroup> keys: array<vec4<u32>, ROOM / 4u>;
 var<workgroup> chosen: array<u32, CHOSEN>;
 var<workgroup> sorted: array<u32, CHOSEN>;
 
@@ -24,13 +26,20 @@ fn order(x: f32) -> u32 {
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   let src = group.y * p.experts;
+  for (var i = lane; i < ROOM; i = i + LANES) {
+    keys[i / 4u][i % 4u] = select(0u, order(logits[src + min(i, p.experts - 1u)]), i < p.experts);
+  }
+  workgroupBarrier();
   for (var e = lane; e < p.experts; e = e + LANES) {
-    let mine = order(logits[src + e]);
-    var rank = 0u;
-    for (var o = 0u; o < p.experts; o = o + 1u) {
-      let other = order(logits[src + o]);
-      rank = rank + u32(other > mine || (other == mine && o < e));
+    let mine = vec4<u32>(keys[e / 4u][e % 4u]);
+    var before = vec4<u32>(0u);
+    for (var o = 0u; o < ROOM / 4u; o = o + 1u) {
+      let other = keys[o];
+      let lower = vec4<u32>(4u * o, 4u * o + 1u, 4u * o + 2u, 4u * o + 3u) < vec4<u32>(e);
+      let first = (other > mine) | ((other == mine) & lower);
+      before = before + select(vec4<u32>(0u), vec4<u32>(1u), first);
     }
+    let rank = (before.x + before.y) + (before.z + before.w);
     if (rank < p.k) {
       chosen[rank] = e;
     }
