@@ -1,0 +1,140 @@
+//! Devices by name.
+//!
+//! Owns: the only place where a device is chosen and joined to the engine. Never: what devices do.
+
+use crate::args::{DeviceName, ModelArgs};
+use crate::exit::usage;
+use crate::plan::Copies;
+use anyhow::{Context as _, bail};
+use cherenkov_cpu::{CpuDevice, CpuOptions, Isa};
+use cherenkov_engine::{Engine, Options, Runner};
+use cherenkov_format::Store;
+use cherenkov_model::Device;
+use cherenkov_model::checked::{Bounds, Checked, Verb};
+use cherenkov_model::reference::Reference;
+use std::sync::Arc;
+
+/// A device that can be made on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The fast kernels.
+    Cpu {
+        /// Threads, the caller included.
+        threads: usize,
+        /// Instruction set.
+        isa: Isa,
+    },
+    /// The exact reference.
+    Reference,
+}
+
+impl Choice {
+    /// What the arguments name.
+    ///
+    /// # Errors
+    /// When there is no such device here, or it does not have the options given.
+    pub fn of(args: &ModelArgs) -> anyhow::Result<Self> {
+        match args.device {
+            DeviceName::Gpu => bail!("--device gpu: not built yet; expected cpu or reference"),
+            DeviceName::Reference if args.threads.is_some() || args.isa.is_some() => {
+                Err(usage("--threads and --isa belong to --device cpu; the reference has neither"))
+            }
+            DeviceName::Reference => Ok(Self::Reference),
+            DeviceName::Cpu => {
+                let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+                let isa = args.isa.as_deref().map_or(Ok(Isa::detect()), isa)?;
+                Ok(Self::Cpu { threads: args.threads.unwrap_or_else(cores), isa })
+            }
+        }
+    }
+
+    /// The device and how it was made, for people.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Cpu { threads, isa } => format!("cpu ({}, {threads} threads)", isa.name()),
+            Self::Reference => "reference".to_owned(),
+        }
+    }
+
+    /// Loads a store into the device.
+    ///
+    /// # Errors
+    /// When the store is damaged, or the device cannot hold it.
+    pub fn engine(
+        self,
+        store: &Arc<Store>,
+        options: Options,
+        copies: Copies,
+    ) -> anyhow::Result<Box<dyn Engine>> {
+        let eps = store.config().eps;
+        let exact = || Reference::new(eps);
+        match self {
+            Self::Reference => match copies {
+                Copies::Single => load(store, exact(), options),
+                Copies::Checked => {
+                    load(store, Checked::new(exact(), exact(), Bounds::exact()), options)
+                }
+            },
+            Self::Cpu { threads, isa } => {
+                let made = CpuOptions { isa, ..CpuOptions::new(threads, eps) };
+                let device = CpuDevice::new(made).context("cannot start the cpu device")?;
+                match copies {
+                    Copies::Single => load(store, device, options),
+                    Copies::Checked => Compared(device).load(store, options),
+                }
+            }
+        }
+    }
+}
+
+/// A device to be run beside the reference.
+struct Compared<D>(D);
+
+impl<D: Device> Compared<D>
+where
+    Checked<D, Reference>: Device + Send + 'static,
+    <Checked<D, Reference> as Device>::Matrix: Send,
+    <Checked<D, Reference> as Device>::Vector: Send,
+    <Checked<D, Reference> as Device>::Bank: Send,
+{
+    fn load(self, store: &Arc<Store>, options: Options) -> anyhow::Result<Box<dyn Engine>> {
+        let exact = Reference::new(store.config().eps);
+        load(store, Checked::new(self.0, exact, cpu_bounds()), options)
+    }
+}
+
+/// What remains for a device whose weights cannot be shared with the checker (an inherent method
+/// goes before a trait's, so this is chosen only where the other does not exist).
+#[allow(dead_code, reason = "used only while a device's weights cannot be cloned")]
+trait Alone: Sized {
+    fn load(self, _: &Arc<Store>, _: Options) -> anyhow::Result<Box<dyn Engine>> {
+        bail!("this device cannot be compared with the reference; use --device reference")
+    }
+}
+
+impl<D> Alone for Compared<D> {}
+
+/// Bounds of the cpu device, which keeps keys and values in half precision: 11 bits of a score of
+/// about 10 are 5e-3 of a weight.
+fn cpu_bounds() -> Bounds {
+    Bounds::int8().with(Verb::Attend, 5e-3)
+}
+
+fn isa(name: &str) -> anyhow::Result<Isa> {
+    let available = Isa::available();
+    let found = available.iter().find(|isa| isa.name() == name).copied();
+    found.ok_or_else(|| {
+        let names: Vec<_> = available.iter().map(|isa| isa.name()).collect();
+        usage(format!("--isa {name}: this processor has {}", names.join(", ")))
+    })
+}
+
+fn load<D>(store: &Arc<Store>, device: D, options: Options) -> anyhow::Result<Box<dyn Engine>>
+where
+    D: Device + Send + 'static,
+    D::Matrix: Send,
+    D::Vector: Send,
+    D::Bank: Send,
+{
+    Ok(Box::new(Runner::load(store, device, options)?))
+}
