@@ -103,41 +103,32 @@ pub struct Product<'a, 'o, 'd> {
 
 /// Computes the columns that `p.out` has.
 pub fn multiply(arch: Arch, p: Product<'_, '_, '_>) {
+    assert!(p.shape.group == p.w.group && p.shape.cols == p.w.cols && p.shape.rows > 0);
+    assert!(p.out.start().is_multiple_of(LANES) && p.out.start() + p.out.len() <= p.w.rows);
+    assert!(p.shape.planes == Planes::One || p.w.bits == Bits::B8, "two planes are for 8 bits");
     match (p.w.bits, p.w.group, p.shape.planes) {
-        (Bits::B2, Group::G64, _) => arch.run(Run::<2, 16, 1>(p)),
-        (Bits::B2, Group::G32, _) => arch.run(Run::<2, 8, 1>(p)),
-        (Bits::B3, Group::G64, _) => arch.run(Run::<3, 16, 1>(p)),
-        (Bits::B3, Group::G32, _) => arch.run(Run::<3, 8, 1>(p)),
-        (Bits::B4, Group::G64, _) => arch.run(Run::<4, 16, 1>(p)),
-        (Bits::B4, Group::G32, _) => arch.run(Run::<4, 8, 1>(p)),
-        (Bits::B8, Group::G64, Planes::One) => arch.run(Run::<8, 16, 1>(p)),
-        (Bits::B8, Group::G32, Planes::One) => arch.run(Run::<8, 8, 1>(p)),
-        (Bits::B8, Group::G64, Planes::Two) => arch.run(Run::<8, 16, 2>(p)),
-        (Bits::B8, Group::G32, Planes::Two) => arch.run(Run::<8, 8, 2>(p)),
+        (Bits::B2, Group::G64, _) => run::<2, 16, 1>(arch, p),
+        (Bits::B2, Group::G32, _) => run::<2, 8, 1>(arch, p),
+        (Bits::B3, Group::G64, _) => run::<3, 16, 1>(arch, p),
+        (Bits::B3, Group::G32, _) => run::<3, 8, 1>(arch, p),
+        (Bits::B4, Group::G64, _) => run::<4, 16, 1>(arch, p),
+        (Bits::B4, Group::G32, _) => run::<4, 8, 1>(arch, p),
+        (Bits::B8, Group::G64, Planes::One) => run::<8, 16, 1>(arch, p),
+        (Bits::B8, Group::G32, Planes::One) => run::<8, 8, 1>(arch, p),
+        (Bits::B8, Group::G64, Planes::Two) => run::<8, 16, 2>(arch, p),
+        (Bits::B8, Group::G32, Planes::Two) => run::<8, 8, 2>(arch, p),
     }
 }
 
 /// A product at `W` bits, groups of `QUADS` quads, activations of `PLANES` planes.
-struct Run<'a, 'o, 'd, const W: usize, const QUADS: usize, const PLANES: usize>(
-    Product<'a, 'o, 'd>,
-);
-
-impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
-    for Run<'_, '_, '_, W, QUADS, PLANES>
-{
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let p = self.0;
-        assert_eq!(p.shape.planes.get(), PLANES, "two planes are for 8 bits");
-        assert!(p.shape.group == p.w.group && p.shape.cols == p.w.cols && p.shape.rows > 0);
-        assert!(p.out.start().is_multiple_of(LANES) && p.out.start() + p.out.len() <= p.w.rows);
-        if p.shape.rows <= DIRECT_ROWS {
-            s.call(Direct::<W, QUADS, PLANES>(p));
-        } else {
-            s.call(Blocked::<W, QUADS, PLANES>(p));
-        }
+fn run<const W: usize, const QUADS: usize, const PLANES: usize>(
+    arch: Arch,
+    p: Product<'_, '_, '_>,
+) {
+    if p.shape.rows <= DIRECT_ROWS {
+        arch.run(Direct::<W, QUADS, PLANES>(p));
+    } else {
+        arch.run_with_tiles(Blocked::<W, QUADS, PLANES>(p));
     }
 }
 
@@ -163,20 +154,45 @@ impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
             let t = Tile { blocks, panel, tile };
             let mut row = 0;
             while row < panel.rows {
-                row += match (panel.rows - row, PLANES) {
-                    (8.., 1) => direct::<S, W, QUADS, 8, 8>(s, t, row, &mut out),
-                    (8.., _) => direct::<S, W, QUADS, 8, 16>(s, t, row, &mut out),
-                    (4.., 1) => direct::<S, W, QUADS, 4, 4>(s, t, row, &mut out),
-                    (4.., _) => direct::<S, W, QUADS, 4, 8>(s, t, row, &mut out),
-                    (3, 1) => direct::<S, W, QUADS, 3, 3>(s, t, row, &mut out),
-                    (3, _) => direct::<S, W, QUADS, 3, 6>(s, t, row, &mut out),
-                    (2, 1) => direct::<S, W, QUADS, 2, 2>(s, t, row, &mut out),
-                    (2, _) => direct::<S, W, QUADS, 2, 4>(s, t, row, &mut out),
-                    (_, 1) => direct::<S, W, QUADS, 1, 1>(s, t, row, &mut out),
-                    (_, _) => direct::<S, W, QUADS, 1, 2>(s, t, row, &mut out),
-                };
+                row += some_rows::<S, W, QUADS, PLANES>(s, t, row, &mut out);
             }
         }
+    }
+}
+
+/// As many rows from `row` on as registers hold; returns how many.
+#[inline(always)]
+fn some_rows<S: Simd, const W: usize, const QUADS: usize, const PLANES: usize>(
+    s: S,
+    t: Tile<'_>,
+    row: usize,
+    out: &mut Target<'_, '_, '_>,
+) -> usize {
+    let left = t.panel.rows - row;
+    // Groups of 32 are rare: fewer shapes are compiled for them.
+    let common = QUADS == 16;
+    if PLANES == 1 {
+        if S::TOGETHER >= 8 && common && left >= 8 {
+            direct::<S, W, QUADS, 8, 8>(s, t, row, out)
+        } else if S::TOGETHER >= 4 && left >= 4 {
+            direct::<S, W, QUADS, 4, 4>(s, t, row, out)
+        } else if S::TOGETHER >= 4 && common && left == 3 {
+            direct::<S, W, QUADS, 3, 3>(s, t, row, out)
+        } else if S::TOGETHER >= 4 && common && left == 2 {
+            direct::<S, W, QUADS, 2, 2>(s, t, row, out)
+        } else {
+            direct::<S, W, QUADS, 1, 1>(s, t, row, out)
+        }
+    } else if S::TOGETHER >= 16 && common && left >= 8 {
+        direct::<S, W, QUADS, 8, 16>(s, t, row, out)
+    } else if S::TOGETHER >= 8 && left >= 4 {
+        direct::<S, W, QUADS, 4, 8>(s, t, row, out)
+    } else if S::TOGETHER >= 8 && common && left == 3 {
+        direct::<S, W, QUADS, 3, 6>(s, t, row, out)
+    } else if S::TOGETHER >= 4 && common && left >= 2 {
+        direct::<S, W, QUADS, 2, 4>(s, t, row, out)
+    } else {
+        direct::<S, W, QUADS, 1, 2>(s, t, row, out)
     }
 }
 
@@ -307,9 +323,16 @@ struct Blocked<'a, 'o, 'd, const W: usize, const QUADS: usize, const PLANES: usi
     Product<'a, 'o, 'd>,
 );
 
-/// A segment of unpacked blocks.
+/// Tiles that a panel meets one after the other, while its activations are near.
+const TILES: usize = 2;
+/// Up to this many panels are near as a whole.
+const NEAR_PANELS: usize = 8;
+/// Lines of an unpacked segment.
+const SEGMENT_LINES: usize = SEGMENT * unpacked_lines(16);
+
+/// Unpacked segments.
 #[repr(align(64))]
-struct Unpacked([Line; SEGMENT * unpacked_lines(16)]);
+struct Unpacked([[Line; SEGMENT_LINES]; TILES]);
 
 impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
     for Blocked<'_, '_, '_, W, QUADS, PLANES>
@@ -319,34 +342,90 @@ impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let p = self.0;
-        let block_lines = 1 + words(W, QUADS);
-        let tile_lines = p.shape.groups() * block_lines;
-        let mut scratch = Unpacked([[0; 64]; SEGMENT * unpacked_lines(16)]);
+        let mut scratch = Unpacked([[[0; 64]; SEGMENT_LINES]; TILES]);
         let mut out = Target { out: p.out, dest: p.dest };
-        let first_panel = p.panels.start;
+        let b = Block { w: p.w, x: p.x, shape: p.shape, first_panel: p.panels.start };
         s.open_tiles();
         for start in p.panels.clone().step_by(BLOCK_PANELS) {
             let panels = start..(start + BLOCK_PANELS).min(p.panels.end);
-            for tile in 0..out.tiles() {
-                let at = (out.first_tile() + tile) * tile_lines;
-                let blocks = &p.w.lines[at..at + tile_lines];
-                for (i, packed) in blocks.chunks(SEGMENT * block_lines).enumerate() {
-                    let blocks = unpack::<S, W, QUADS>(s, packed, &mut scratch.0);
-                    for n in panels.clone() {
-                        let panel = p.x.panel(p.shape, n);
-                        let row = (n - first_panel) * PANEL;
-                        let place = Place { tile, row, segment: i };
-                        s.call(PanelRun::<W, QUADS, PLANES> {
-                            blocks,
-                            panel,
-                            place,
-                            out: &mut out,
-                        });
+            let (tiles, segments) = (out.tiles(), p.shape.groups().div_ceil(SEGMENT));
+            if panels.len() <= NEAR_PANELS {
+                // All these activations stay in the second cache; weights are read as they lie.
+                for (tile, segment) in (0..tiles).flat_map(|t| (0..segments).map(move |s| (t, s))) {
+                    let at = Place { tile, row: 0, segment };
+                    b.tiles::<S, W, QUADS, PLANES, 1>(
+                        s,
+                        at,
+                        panels.clone(),
+                        &mut scratch,
+                        &mut out,
+                    );
+                }
+            } else {
+                // One segment of them does.
+                for segment in 0..segments {
+                    for tile in (0..tiles).step_by(TILES) {
+                        let at = Place { tile, row: 0, segment };
+                        b.tiles::<S, W, QUADS, PLANES, TILES>(
+                            s,
+                            at,
+                            panels.clone(),
+                            &mut scratch,
+                            &mut out,
+                        );
                     }
                 }
             }
         }
         s.close_tiles();
+    }
+}
+
+/// What all tiles of a blocked product share.
+struct Block<'a> {
+    w: Weights<'a>,
+    x: &'a Quantised,
+    shape: Shape,
+    first_panel: usize,
+}
+
+impl Block<'_> {
+    /// A segment of a few tiles times some panels.
+    #[inline(always)]
+    fn tiles<
+        S: Simd,
+        const W: usize,
+        const QUADS: usize,
+        const PLANES: usize,
+        const COUNT: usize,
+    >(
+        &self,
+        s: S,
+        at: Place,
+        panels: Range<usize>,
+        scratch: &mut Unpacked,
+        out: &mut Target<'_, '_, '_>,
+    ) {
+        let block_lines = 1 + words(W, QUADS);
+        let groups = self.shape.groups();
+        let start = at.segment * SEGMENT;
+        let used = SEGMENT.min(groups - start);
+        let count = COUNT.min(out.tiles() - at.tile);
+        let mut blocks: [&[Line]; COUNT] = [&[]; COUNT];
+        for ((i, blocks), scratch) in blocks.iter_mut().enumerate().take(count).zip(&mut scratch.0)
+        {
+            let first = (out.first_tile() + at.tile + i) * groups + start;
+            let packed = &self.w.lines[first * block_lines..][..used * block_lines];
+            *blocks = unpack::<S, W, QUADS>(s, packed, scratch);
+        }
+        for n in panels {
+            let panel = self.x.panel(self.shape, n);
+            for (i, blocks) in blocks.iter().enumerate().take(count) {
+                let row = (n - self.first_panel) * PANEL;
+                let place = Place { tile: at.tile + i, row, segment: at.segment };
+                s.call(PanelRun::<W, QUADS, PLANES> { blocks, panel, place, out });
+            }
+        }
     }
 }
 
@@ -406,14 +485,21 @@ impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
         let rows = self.panel.rows;
         let mut row = 0;
         while row < rows {
-            row += match (rows - row, PLANES) {
-                (8.., 1) => self.some::<S, 8, 8>(s, row),
-                (4.., 1) => self.some::<S, 4, 4>(s, row),
-                (4.., _) => self.some::<S, 4, 8>(s, row),
-                (2.., 1) => self.some::<S, 2, 2>(s, row),
-                (2.., _) => self.some::<S, 2, 4>(s, row),
-                (_, 1) => self.some::<S, 1, 1>(s, row),
-                (_, _) => self.some::<S, 1, 2>(s, row),
+            let left = rows - row;
+            row += if PLANES == 1 {
+                if S::TOGETHER >= 8 && QUADS == 16 && left >= 8 {
+                    self.some::<S, 8, 8>(s, row)
+                } else if S::TOGETHER >= 4 && left >= 4 {
+                    self.some::<S, 4, 4>(s, row)
+                } else {
+                    self.some::<S, 1, 1>(s, row)
+                }
+            } else if S::TOGETHER >= 8 && left >= 4 {
+                self.some::<S, 4, 8>(s, row)
+            } else if S::TOGETHER >= 4 && left >= 2 {
+                self.some::<S, 2, 4>(s, row)
+            } else {
+                self.some::<S, 1, 2>(s, row)
             };
         }
     }

@@ -1,27 +1,308 @@
 //! AMX int8 tiles: sixteen activation rows times one weight tile.
 //!
 //! Owns: tile configuration and the tile instructions. Never: small row counts.
+//! Invariants: tiles are configured only between [`Tiles::open`] and [`Tiles::close`], one fixed way:
+//! eight tiles of 16 rows of 64 bytes. The compiler never touches tile registers, so asm blocks may
+//! pass values through them: 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
+//!
+//! A group is one tile product per plane. Products, stores and the float part of three consecutive
+//! groups overlap: product of g, store of g-1, float part of g-2.
 
-use super::vector::LANES;
-use super::{Panel, Tiles};
+use super::vector::{LANES, Line};
+use super::{Panel, SEGMENT, Tiles};
+use std::arch::asm;
+use std::arch::x86_64::*;
 
 /// Proof that the processor has AMX int8 and that the operating system lets this process use it.
 #[derive(Clone, Copy, Debug)]
 pub struct AmxTiles(());
 
+/// Panels with fewer rows are faster with dot products.
+const ROWS_MIN: usize = 6;
+/// Lines of a block with unpacked codes.
+const BLOCK_LINES: usize = 17;
+/// Stored sums that are in flight.
+const STORED: usize = 4;
+
+/// Palette 1; every tile has 16 rows of 64 bytes.
+#[repr(C, align(64))]
+struct Config([u8; 64]);
+
+static CONFIG: Config = {
+    let mut bytes = [0; 64];
+    bytes[0] = 1;
+    let mut tile = 0;
+    while tile < 8 {
+        bytes[16 + 2 * tile] = 64;
+        bytes[48 + tile] = 16;
+        tile += 1;
+    }
+    Config(bytes)
+};
+
+/// Whether cpuid and xcr0 say that there are int8 tiles.
+fn has_tiles() -> bool {
+    const OSXSAVE: u32 = 1 << 27;
+    const TILE_AND_INT8: u32 = 3 << 24;
+    const TILE_STATE: u32 = 3 << 17;
+    if __cpuid(0).eax < 7 || __cpuid(1).ecx & OSXSAVE == 0 {
+        return false;
+    }
+    let (low, _high): (u32, u32);
+    // SAFETY: OSXSAVE says that the instruction exists; it only reads.
+    unsafe {
+        asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _high, options(nomem, nostack));
+    }
+    __cpuid_count(7, 0).edx & TILE_AND_INT8 == TILE_AND_INT8 && low & TILE_STATE == TILE_STATE
+}
+
+/// Asks the operating system for the tile registers, for all threads started later too.
+#[cfg(target_os = "linux")]
+fn ask() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
+    const TILE_DATA: i64 = 18;
+    let result: i64;
+    // SAFETY: this system call touches no memory; the kernel clobbers rcx and r11.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => result,
+            in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") TILE_DATA,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result == 0
+}
+
+/// Other systems are not known to allow it.
+#[cfg(not(target_os = "linux"))]
+fn ask() -> bool {
+    false
+}
+
 impl Tiles for AmxTiles {
     fn detect() -> Option<Self> {
-        None
+        static ALLOWED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        ALLOWED.get_or_init(|| has_tiles() && ask()).then_some(Self(()))
     }
 
     #[inline(always)]
-    fn open(self) {}
+    fn open(self) {
+        // SAFETY: `self` proves that tiles may be used; the configuration is a valid one.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly)) }
+    }
 
     #[inline(always)]
-    fn close(self) {}
+    fn close(self) {
+        // SAFETY: as above.
+        unsafe { asm!("tilerelease", options(nostack)) }
+    }
 
     #[inline(always)]
-    fn panel<const PLANES: usize>(self, _panel: &Panel<'_>, _out: &mut [[f32; LANES]; 16]) -> bool {
-        false
+    fn panel<const PLANES: usize>(self, panel: &Panel<'_>, out: &mut [[f32; LANES]; 16]) -> bool {
+        if panel.rows < ROWS_MIN {
+            return false;
+        }
+        let groups = panel.blocks.len() / BLOCK_LINES;
+        assert!(groups <= SEGMENT && panel.rows <= 16 && (1..=2).contains(&PLANES));
+        // Sixteen rows are loaded for every group, whatever the panel has.
+        let loaded = ((groups - 1) * panel.rows + 16) * PLANES * 64;
+        assert!(panel.x.len() >= loaded, "activations are padded");
+        assert!(panel.scale.len().min(panel.sum.len()) >= groups * panel.rows);
+        // SAFETY: tiles are open (the caller's duty is checked by the processor: it would trap), AVX-512
+        // exists where AMX does and the shell enables it, and all accesses lie within the slices.
+        unsafe {
+            if panel.rows == 16 {
+                multiply::<PLANES, true>(panel, groups, out);
+            } else {
+                multiply::<PLANES, false>(panel, groups, out);
+            }
+        }
+        true
+    }
+}
+
+/// Sums of the groups in flight: `[group mod STORED][plane][row][output]`.
+#[repr(C, align(64))]
+struct Sums<const PLANES: usize>([[[[i32; LANES]; 16]; PLANES]; STORED]);
+
+/// One panel on its way.
+struct Work<'a, const PLANES: usize> {
+    panel: &'a Panel<'a>,
+    groups: usize,
+    rows: usize,
+    sums: &'a mut std::mem::MaybeUninit<Sums<PLANES>>,
+    acc: [__m512; 16],
+}
+
+/// # Safety
+/// Tiles are open, the sizes are as [`AmxTiles::panel`] checks them.
+#[inline(always)]
+unsafe fn multiply<const PLANES: usize, const FULL: bool>(
+    panel: &Panel<'_>,
+    groups: usize,
+    out: &mut [[f32; LANES]; 16],
+) {
+    let rows = if FULL { 16 } else { panel.rows };
+    let mut sums = std::mem::MaybeUninit::uninit();
+    // SAFETY: see above.
+    unsafe {
+        let acc = [_mm512_setzero_ps(); 16];
+        let mut work = Work::<PLANES> { panel, groups, rows, sums: &mut sums, acc };
+        for g in (0..groups + 2).step_by(4) {
+            phase::<PLANES, FULL, 0, 3>(&mut work, g);
+            phase::<PLANES, FULL, 1, 0>(&mut work, g + 1);
+            phase::<PLANES, FULL, 2, 1>(&mut work, g + 2);
+            phase::<PLANES, FULL, 3, 2>(&mut work, g + 3);
+        }
+        for (out, acc) in out.iter_mut().zip(work.acc).take(rows) {
+            _mm512_storeu_ps(out.as_mut_ptr(), acc);
+        }
+    }
+}
+
+/// Product of `g`, store of `g - 1`, float part of `g - 2`; `C` is `g % 4`, `B` the one before.
+///
+/// # Safety
+/// As [`multiply`].
+#[inline(always)]
+unsafe fn phase<const PLANES: usize, const FULL: bool, const C: usize, const B: usize>(
+    work: &mut Work<'_, PLANES>,
+    g: usize,
+) {
+    let (panel, rows) = (work.panel, if FULL { 16 } else { work.rows });
+    let base: *mut i32 = work.sums.as_mut_ptr().cast();
+    // SAFETY: see above.
+    unsafe {
+        if g < work.groups {
+            let b = panel.blocks.as_ptr().add(g * BLOCK_LINES + 1);
+            let a = panel.x.as_ptr().add(g * rows * PLANES * 64);
+            if PLANES == 1 { one::<C>(a, b) } else { two::<C>(a, b) }
+        }
+        if g >= 1 && g - 1 < work.groups {
+            store::<PLANES, B>(base.add(B * PLANES * 256));
+        }
+        if g >= 2 && g - 2 < work.groups {
+            let from = base.add((C + 2) % STORED * PLANES * 256);
+            floats::<PLANES, FULL>(panel, g - 2, rows, from, &mut work.acc);
+        }
+    }
+}
+
+/// Multiplies one group into tile `C`.
+///
+/// # Safety
+/// Tiles are open; 16 rows of `a` and 16 lines of `b` can be read.
+#[inline(always)]
+unsafe fn one<const C: usize>(a: *const i8, b: *const Line) {
+    // SAFETY: see above; even and odd groups use different input tiles.
+    unsafe {
+        match C {
+            0 => {
+                asm!("tileloadd tmm6, [{b}+{s}*1]", "tileloadd tmm4, [{a}+{s}*1]", "tilezero tmm0",
+                "tdpbsud tmm0, tmm4, tmm6", a = in(reg) a, b = in(reg) b, s = in(reg) 64usize, options(nostack))
+            }
+            1 => {
+                asm!("tileloadd tmm7, [{b}+{s}*1]", "tileloadd tmm5, [{a}+{s}*1]", "tilezero tmm1",
+                "tdpbsud tmm1, tmm5, tmm7", a = in(reg) a, b = in(reg) b, s = in(reg) 64usize, options(nostack))
+            }
+            2 => {
+                asm!("tileloadd tmm6, [{b}+{s}*1]", "tileloadd tmm4, [{a}+{s}*1]", "tilezero tmm2",
+                "tdpbsud tmm2, tmm4, tmm6", a = in(reg) a, b = in(reg) b, s = in(reg) 64usize, options(nostack))
+            }
+            _ => {
+                asm!("tileloadd tmm7, [{b}+{s}*1]", "tileloadd tmm5, [{a}+{s}*1]", "tilezero tmm3",
+                "tdpbsud tmm3, tmm5, tmm7", a = in(reg) a, b = in(reg) b, s = in(reg) 64usize, options(nostack))
+            }
+        }
+    }
+}
+
+/// Multiplies one group into two tiles, those of an even or an odd `C`.
+///
+/// # Safety
+/// As [`one`]; rows of the two planes alternate.
+#[inline(always)]
+unsafe fn two<const C: usize>(a: *const i8, b: *const Line) {
+    // SAFETY: see above.
+    unsafe {
+        if C % 2 == 0 {
+            asm!("tileloadd tmm6, [{b}+{s}*1]", "tileloadd tmm4, [{a}+{s}*2]", "tilezero tmm0",
+                "tdpbsud tmm0, tmm4, tmm6", "tileloadd tmm5, [{a}+{s}*2+64]", "tilezero tmm1",
+                "tdpbsud tmm1, tmm5, tmm6", a = in(reg) a, b = in(reg) b, s = in(reg) 64usize, options(nostack));
+        } else {
+            asm!("tileloadd tmm7, [{b}+{s}*1]", "tileloadd tmm4, [{a}+{s}*2]", "tilezero tmm2",
+                "tdpbsud tmm2, tmm4, tmm7", "tileloadd tmm5, [{a}+{s}*2+64]", "tilezero tmm3",
+                "tdpbsud tmm3, tmm5, tmm7", a = in(reg) a, b = in(reg) b, s = in(reg) 64usize, options(nostack));
+        }
+    }
+}
+
+/// Stores the sums of the group in tile `C`, or in its two tiles.
+///
+/// # Safety
+/// Tiles are open; `to` has room for `PLANES` times 1 KiB.
+#[inline(always)]
+unsafe fn store<const PLANES: usize, const C: usize>(to: *mut i32) {
+    // SAFETY: see above.
+    unsafe {
+        if PLANES == 1 {
+            match C {
+                0 => {
+                    asm!("tilestored [{c}+{s}*1], tmm0", c = in(reg) to, s = in(reg) 64usize, options(nostack))
+                }
+                1 => {
+                    asm!("tilestored [{c}+{s}*1], tmm1", c = in(reg) to, s = in(reg) 64usize, options(nostack))
+                }
+                2 => {
+                    asm!("tilestored [{c}+{s}*1], tmm2", c = in(reg) to, s = in(reg) 64usize, options(nostack))
+                }
+                _ => {
+                    asm!("tilestored [{c}+{s}*1], tmm3", c = in(reg) to, s = in(reg) 64usize, options(nostack))
+                }
+            }
+        } else if C % 2 == 0 {
+            asm!("tilestored [{c}+{s}*1], tmm0", "tilestored [{c}+{s}*1+1024], tmm1",
+                c = in(reg) to, s = in(reg) 64usize, options(nostack));
+        } else {
+            asm!("tilestored [{c}+{s}*1], tmm2", "tilestored [{c}+{s}*1+1024], tmm3",
+                c = in(reg) to, s = in(reg) 64usize, options(nostack));
+        }
+    }
+}
+
+/// The float part of one group.
+///
+/// # Safety
+/// `from` holds the group's sums; see [`multiply`].
+#[inline(always)]
+unsafe fn floats<const PLANES: usize, const FULL: bool>(
+    panel: &Panel<'_>,
+    g: usize,
+    rows: usize,
+    from: *const i32,
+    acc: &mut [__m512; 16],
+) {
+    // SAFETY: see above.
+    unsafe {
+        let header: *const __m256i = panel.blocks.as_ptr().add(g * BLOCK_LINES).cast();
+        let widen = |half| _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+        let scale = widen(_mm256_loadu_si256(header));
+        let bias = widen(_mm256_loadu_si256(header.add(1)));
+        let (scales, sums) = (panel.scale.as_ptr().add(g * rows), panel.sum.as_ptr().add(g * rows));
+        for r in 0..if FULL { 16 } else { rows } {
+            let mut isum = _mm512_load_si512(from.add(r * LANES).cast());
+            if PLANES == 2 {
+                let low = _mm512_load_si512(from.add(256 + r * LANES).cast());
+                isum = _mm512_add_epi32(_mm512_slli_epi32(isum, 7), low);
+            }
+            let bias = _mm512_mul_ps(bias, _mm512_set1_ps(*sums.add(r)));
+            let t = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(isum), bias);
+            acc[r] = _mm512_fmadd_ps(_mm512_set1_ps(*scales.add(r)), t, acc[r]);
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! Invariant: an [`Avx2`] exists only where the processor has every feature of [`Avx2::call`]; the
 //! methods rely on it.
 
-use super::vector::{LANES, Line, Op, Simd};
+use super::vector::{LANES, Line, Op, Simd, each_quad};
 use std::arch::x86_64::*;
 
 /// Proof that the processor has AVX2, FMA and F16C.
@@ -40,6 +40,8 @@ type I = [__m256i; 2];
 impl Simd for Avx2 {
     type F = F;
     type I = I;
+
+    const TOGETHER: usize = 4;
 
     #[inline(always)]
     fn call<O: Op>(self, op: O) -> O::Output {
@@ -307,4 +309,78 @@ impl Simd for Avx2 {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().wrapping_add(ahead).cast()) }
     }
+
+    #[inline(always)]
+    fn dots<
+        const W: usize,
+        const STORED: usize,
+        const QUADS: usize,
+        const N: usize,
+        const AHEAD: usize,
+    >(
+        self,
+        lines: &[Line],
+        x: &[[i8; 4]],
+    ) -> [I; N] {
+        let x = &x[..N * QUADS];
+        let mut acc = [self.isplat(0); N];
+        // Sums of pairs of products in i16: at most 2 * 15 * 127 per quad of 4 bits, so eight quads fit;
+        // at most 2 * 7 * 127 below, so sixteen do; at most 2 * 128 * 127 of 8 bits, so one does.
+        let mut pairs = [self.isplat(0); N];
+        each_quad::<Self, STORED, QUADS, AHEAD>(
+            self,
+            lines,
+            #[inline(always)]
+            |quad, codes| {
+                // SAFETY: see above.
+                unsafe {
+                    let top = _mm256_set1_epi8(-128);
+                    let signed = codes.map(|c| _mm256_xor_si256(c, top));
+                    for n in 0..N {
+                        let x = i32::from_le_bytes(x[n * QUADS + quad].map(|b| b as u8));
+                        let x = _mm256_set1_epi32(x);
+                        for half in 0..2 {
+                            if W == 8 {
+                                let c = signed[half];
+                                let p = _mm256_maddubs_epi16(
+                                    _mm256_abs_epi8(c),
+                                    _mm256_sign_epi8(x, c),
+                                );
+                                acc[n][half] = gain(acc[n][half], p);
+                            } else {
+                                let p = _mm256_maddubs_epi16(codes[half], x);
+                                pairs[n][half] = _mm256_add_epi16(pairs[n][half], p);
+                                if W == 4 && quad == 7 {
+                                    acc[n][half] = gain(acc[n][half], pairs[n][half]);
+                                    pairs[n][half] = _mm256_setzero_si256();
+                                }
+                            }
+                        }
+                    }
+                }
+            },
+        );
+        for n in 0..N {
+            if W == 8 {
+                // The codes were taken as code - 128.
+                let sum: i32 =
+                    x[n * QUADS..][..QUADS].as_flattened().iter().map(|x| i32::from(*x)).sum();
+                acc[n] = self.iadd(acc[n], self.isplat(128 * sum));
+            } else {
+                // SAFETY: see above.
+                acc[n] = unsafe { [gain(acc[n][0], pairs[n][0]), gain(acc[n][1], pairs[n][1])] };
+            }
+        }
+        acc
+    }
+}
+
+/// `acc + ` sums of neighbouring i16.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn gain(acc: __m256i, pairs: __m256i) -> __m256i {
+    // SAFETY: see above.
+    unsafe { _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))) }
 }

@@ -5,7 +5,7 @@
 //! methods rely on it.
 
 use super::vector::{LANES, Line, Op, Simd, each_quad, words};
-use super::{Panel, Tiles};
+use super::{NoTiles, Panel, Tiles};
 use std::arch::x86_64::*;
 
 /// Proof that the processor has AVX-512 F, BW, VL, DQ and VNNI; `T` says whether it has tiles too.
@@ -25,6 +25,11 @@ impl<T: Tiles> Avx512<T> {
             && is_x86_feature_detected!("f16c");
         if vectors { T::detect().map(Self) } else { None }
     }
+
+    /// The same without tiles.
+    pub fn without_tiles(self) -> Avx512<NoTiles> {
+        Avx512(NoTiles)
+    }
 }
 
 /// The whole shell: compiles `op` with these features.
@@ -41,6 +46,8 @@ unsafe fn shell<S: Simd, O: Op>(s: S, op: O) -> O::Output {
 impl<T: Tiles> Simd for Avx512<T> {
     type F = __m512;
     type I = __m512i;
+
+    const TOGETHER: usize = 16;
 
     #[inline(always)]
     fn call<O: Op>(self, op: O) -> O::Output {

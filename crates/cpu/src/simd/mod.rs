@@ -105,7 +105,7 @@ impl Arch {
         }
     }
 
-    /// Runs `op` with this instruction set.
+    /// Runs `op` with this instruction set, but for matrix tiles.
     #[inline]
     pub fn run<O: Op>(self, op: O) -> O::Output {
         match self {
@@ -115,9 +115,19 @@ impl Arch {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(s) => s.call(op),
             #[cfg(target_arch = "x86_64")]
-            Self::Amx(s) => s.call(op),
+            Self::Amx(s) => s.without_tiles().call(op),
             #[cfg(target_arch = "aarch64")]
             Self::Neon(s) => s.call(op),
+        }
+    }
+
+    /// Runs `op` with this instruction set, matrix tiles too.
+    #[inline]
+    pub fn run_with_tiles<O: Op>(self, op: O) -> O::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(s) => s.call(op),
+            other => other.run(op),
         }
     }
 }

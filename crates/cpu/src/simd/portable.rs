@@ -27,6 +27,8 @@ impl Simd for Portable {
     type F = [f32; LANES];
     type I = [i32; LANES];
 
+    const TOGETHER: usize = 2;
+
     #[inline(always)]
     fn call<O: Op>(self, op: O) -> O::Output {
         op.run(self)

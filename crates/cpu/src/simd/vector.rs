@@ -33,6 +33,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Sixteen i32, or sixteen quads of bytes.
     type I: Copy;
 
+    /// Most integer rows that [`Self::dots`] should take at once: as many as registers hold.
+    const TOGETHER: usize;
+
     /// Runs `op` compiled for this instruction set.
     fn call<O: Op>(self, op: O) -> O::Output;
 
