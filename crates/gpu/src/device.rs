@@ -69,15 +69,15 @@ impl Options {
 }
 
 /// Consecutive rows of a projection.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub buf: Buf,
     pub first: u32,
     pub rows: u32,
 }
 
-/// A projection in GPU memory, in as many buffers as the adapter's limits ask for.
-#[derive(Debug)]
+/// A projection in GPU memory, in as many buffers as the adapter's limits ask for; a handle.
+#[derive(Clone, Debug)]
 pub struct GpuMatrix {
     pub(crate) variant: Variant,
     pub(crate) rows: u32,
@@ -85,8 +85,8 @@ pub struct GpuMatrix {
     pub(crate) parts: Vec<Part>,
 }
 
-/// A small vector in GPU memory.
-#[derive(Debug)]
+/// A small vector in GPU memory; a handle.
+#[derive(Clone, Debug)]
 pub struct GpuVector {
     pub(crate) buf: Buf,
     pub(crate) len: u32,
@@ -397,13 +397,13 @@ impl GpuDevice {
         GpuBank::new(&mut self.arena, self.stream.clone(), (slots, self.slab_bytes), layout)
     }
 
-    pub(crate) fn read_f32(&self, buf: &Buf, values: u64) -> Result<Vec<f32>> {
-        Ok(self.read_u32(buf, values)?.into_iter().map(f32::from_bits).collect())
-    }
-
-    pub(crate) fn read_u32(&self, buf: &Buf, values: u64) -> Result<Vec<u32>> {
-        let bytes = self.stream().read(&[(buf, 0, values * 4)])?;
-        Ok(bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+    /// The first values of a buffer, on the host.
+    pub(crate) fn read<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(
+        &self,
+        buf: &Buf,
+        values: u64,
+    ) -> Result<Vec<T>> {
+        self.stream().read(&[(buf, 0, values * 4)], bytemuck::pod_collect_to_vec)
     }
 }
 

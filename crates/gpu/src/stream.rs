@@ -201,11 +201,15 @@ impl Stream {
         self.gpu.faults.check()
     }
 
-    /// Reads parts of buffers, one after the other, once everything before is done.
-    pub fn read(&mut self, parts: &[(&Buf, u64, u64)]) -> Result<Vec<u8>> {
+    /// Hands parts of buffers, one after the other, to `take`, once everything before is done.
+    pub fn read<T>(
+        &mut self,
+        parts: &[(&Buf, u64, u64)],
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
         let total: u64 = parts.iter().map(|p| p.2).sum();
         if total == 0 {
-            return Ok(Vec::new());
+            return Ok(take(&[]));
         }
         let back = self.back(total)?;
         self.pass = None;
@@ -237,10 +241,10 @@ impl Stream {
         let mapped = mapped.ok_or_else(|| lost("a finished copy was not handed over".into()))?;
         mapped.map_err(|e| lost(e.to_string()))?;
         let view = back.slice(..total).get_mapped_range().map_err(|e| lost(e.to_string()))?;
-        let bytes = view.to_vec();
+        let taken = take(&view);
         drop(view);
         back.unmap();
-        Ok(bytes)
+        Ok(taken)
     }
 
     /// Host memory of at least this size that the GPU can write.

@@ -4,8 +4,9 @@ mod common;
 
 use cherenkov_format::pack::Precision;
 use cherenkov_gpu::{AdapterInfo, GpuDevice, Options, Selection, adapters};
-use cherenkov_model::Keep;
+use cherenkov_model::checked::{Bounds, Checked};
 use cherenkov_model::reference::Reference;
+use cherenkov_model::{Keep, Result};
 use common::{Packed, Runner, row_error};
 
 /// Runs `check` on every adapter of this machine, or says that there is none.
@@ -125,5 +126,23 @@ fn drafts_that_are_taken_back_leave_no_trace() {
             (at, stay) = (at + kept, (stay + 1) % 6);
         }
         assert!(same(&found, &plain), "{adapter}: other bits with drafts");
+    });
+}
+
+/// A prompt through the checked device: every verb against the reference on the same inputs.
+fn checked(adapter: &AdapterInfo, packed: &Packed, ids: &[u32], bounds: Bounds) -> Result<()> {
+    let eps = packed.store.config().eps;
+    let selection = Selection::Named(adapter.name.clone());
+    let gpu = GpuDevice::new(&selection, Options::new(eps)).unwrap();
+    let device = Checked::new(gpu, Reference::new(eps), bounds);
+    Runner::new(device, packed, 64).try_pass(ids, Keep::All).map(drop)
+}
+
+#[test]
+fn every_verb_of_the_pocket_model_is_close() {
+    let packed = common::pocket();
+    let (_, ids) = &common::pocket_prompts()[2];
+    on_adapters("checked", 1, |adapter| {
+        checked(adapter, &packed, ids, Bounds::f32()).unwrap();
     });
 }

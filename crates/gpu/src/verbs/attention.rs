@@ -309,7 +309,7 @@ impl GpuDevice {
     pub(crate) fn verb_fetch_picks(&mut self, picks: Picks) -> Result<Vec<Vec<u32>>> {
         let buf = self.picks_buf(picks)?;
         let stride = picks.blocks as usize + 1;
-        let words = self.read_u32(&buf, u64::from(self.rows()) * stride as u64)?;
+        let words = self.read::<u32>(&buf, u64::from(self.rows()) * stride as u64)?;
         Ok(words.chunks_exact(stride).map(|r| r[1..=r[0] as usize].to_vec()).collect())
     }
 

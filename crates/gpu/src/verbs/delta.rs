@@ -157,9 +157,10 @@ impl GpuDevice {
             }
             let words = vec![slot as u32, 0, 0, 0, log.replay, log.side, 1 - log.side, 0];
             self.send_delta_words(words)?;
-            // No row is read or written: any buffers will do.
-            let qkv = self.scratch(Scratch::Wide, 4)?;
-            let y = self.scratch(Scratch::Rank, 4)?;
+            // No row is computed, but one may be fetched: any buffers of its size will do.
+            let channels = self.state.deltas[lane].spec.channels() as u32;
+            let qkv = self.scratch_rows(Scratch::Wide, channels)?;
+            let y = self.scratch_rows(Scratch::Rank, 1)?;
             self.delta_scan(lane, &qkv, &y, 1)?;
             self.state.deltas[lane].logs[slot] = Log { open: 0, replay: 0, side: log.side };
         }

@@ -107,7 +107,7 @@ impl GpuDevice {
             let params = params::Gather { width: x.width };
             self.each(Kernel::Gather, &[&x_buf, &ids, &chosen], &params, (count, x.width))?;
             self.product(w, &chosen, count, &logits, Epilogue::Plain)?;
-            values.extend(self.read_f32(&logits, u64::from(count) * u64::from(w.rows))?);
+            values.extend(self.read::<f32>(&logits, u64::from(count) * u64::from(w.rows))?);
         }
         Ok(values)
     }

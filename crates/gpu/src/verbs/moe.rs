@@ -63,7 +63,7 @@ impl GpuDevice {
         let params = params::Route { experts: w.rows, k: k as u32, norm };
         let kernel = Kernel::Route { room: w.rows.next_multiple_of(4) };
         self.run(kernel, &[&logits, &routes], &params, [1, rows, 1])?;
-        let words = self.read_u32(&routes, u64::from(rows) * 2 * k as u64)?;
+        let words = self.read::<u32>(&routes, u64::from(rows) * 2 * k as u64)?;
         let mut out = Routes { k, ..Routes::default() };
         for row in words.chunks_exact(2 * k) {
             out.ids.extend_from_slice(&row[..k]);

@@ -88,6 +88,6 @@ impl GpuDevice {
 
     pub(crate) fn verb_fetch(&mut self, x: Act) -> Result<Vec<f32>> {
         let from = self.buf(x)?;
-        self.read_f32(&from, u64::from(self.rows()) * u64::from(x.width))
+        self.read(&from, u64::from(self.rows()) * u64::from(x.width))
     }
 }

@@ -139,9 +139,7 @@ impl GpuDevice {
 
     fn save_spans(&mut self, spans: &[Span], out: &mut Vec<u8>) -> Result<()> {
         let parts: Vec<_> = spans.iter().filter(|s| s.2 > 0).map(|s| (&s.0, s.1, s.2)).collect();
-        let bytes = self.stream().read(&parts)?;
-        out.extend(bytes);
-        Ok(())
+        self.stream().read(&parts, |bytes| out.extend_from_slice(bytes))
     }
 
     fn load_spans(

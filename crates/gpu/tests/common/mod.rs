@@ -8,7 +8,7 @@ use cherenkov_format::{Bits, Store};
 use cherenkov_model::device::{Device, Recall, SlotId};
 use cherenkov_model::pages::Pages;
 use cherenkov_model::qwen4_exp::{DraftSource, Input, LoadDraft, Model, Sequence};
-use cherenkov_model::{Batch, Keep};
+use cherenkov_model::{Batch, Keep, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -79,12 +79,17 @@ impl<D: Device> Runner<D> {
 
     /// Runs tokens; logits of every row.
     pub fn pass(&mut self, tokens: &[u32], keep: Keep) -> Vec<f32> {
-        self.sequence.reserve(&mut self.device, &mut self.pages, tokens.len()).unwrap();
+        self.try_pass(tokens, keep).unwrap()
+    }
+
+    /// As [`Self::pass`], with the device's error.
+    pub fn try_pass(&mut self, tokens: &[u32], keep: Keep) -> Result<Vec<f32>> {
+        self.sequence.reserve(&mut self.device, &mut self.pages, tokens.len())?;
         let mut input = Input::default();
         input.push(&self.model, &mut self.sequence, tokens, keep);
-        self.model.trunk(&mut self.device, &mut self.experts, &input).unwrap();
+        self.model.trunk(&mut self.device, &mut self.experts, &input)?;
         let rows: Vec<u32> = (0..tokens.len() as u32).collect();
-        self.model.logits(&mut self.device, &rows).unwrap()
+        self.model.logits(&mut self.device, &rows)
     }
 
     /// Runs tokens in chunks; logits of every row.

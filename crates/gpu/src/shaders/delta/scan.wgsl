@@ -31,10 +31,35 @@ const RUN: u32 = 8u;
 @group(0) @binding(4) var<storage, read_write> logged: array<f32>;
 @group(0) @binding(5) var<storage, read_write> output: array<f32>;
 
-var<workgroup> keys: array<f32, CHUNK * PARTS>;
-var<workgroup> queries: array<f32, CHUNK * PARTS>;
+const ROOM: u32 = max(128u, CHUNK * PARTS);
+var<workgroup> keys: array<f32, ROOM>;
+var<workgroup> queries: array<f32, ROOM>;
 var<workgroup> seen: array<f32, COLUMNS * PARTS>;
 var<workgroup> answered: array<f32, COLUMNS * PARTS>;
+
+// What a lane needs of a row.
+struct Step {
+  query: f32,
+  key: f32,
+  v: f32,
+  kq: f32,
+  decay: f32,
+  beta: f32,
+}
+
+fn fetch(row: u32, head: u32, key_head: u32, j: u32, lane: u32) -> Step {
+  let key_total = p.key_heads * p.key_dim;
+  let at = row * p.stride + key_head * p.key_dim + min(lane, p.key_dim - 1u);
+  let rest = row * p.stride + 2u * key_total;
+  let value = 2u * key_total + head * p.value_dim + min(j, p.value_dim - 1u);
+  return Step(
+    select(0.0, prepared[at], lane < p.key_dim),
+    select(0.0, prepared[at + key_total], lane < p.key_dim),
+    qkv[row * p.channels + value],
+    prepared[rest + key_head],
+    prepared[rest + p.key_heads + head],
+    prepared[rest + p.key_heads + p.value_heads + head]);
+}
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -77,20 +102,23 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if ($ru < mine) { state[state_at + $ru * p.value_dim] = s$r; }
   }
 
+  var next = fetch(runs[run + 1u], head, key_head, j, lane);
   for (var n = 0u; n < rows; n = n + 1u) {
     let row = runs[run + 1u] + n;
-    let src = row * p.stride + key_head * p.key_dim;
+    let now = next;
     workgroupBarrier();
-    for (var i = lane; i < CHUNK * PARTS; i = i + 128u) {
-      let at = src + min(i, p.key_dim - 1u);
+    queries[lane] = now.query;
+    keys[lane] = now.key;
+    // Heads wider than the workgroup: the rest comes without haste.
+    for (var i = lane + 128u; i < CHUNK * PARTS; i = i + 128u) {
+      let at = row * p.stride + key_head * p.key_dim + min(i, p.key_dim - 1u);
       queries[i] = select(0.0, prepared[at], i < p.key_dim);
       keys[i] = select(0.0, prepared[at + key_total], i < p.key_dim);
     }
     workgroupBarrier();
-    let rest = row * p.stride + 2u * key_total;
-    let kq = prepared[rest + key_head];
-    let decay = prepared[rest + p.key_heads + head];
-    let beta = prepared[rest + p.key_heads + p.value_heads + head];
+    // The next row is on its way while this one is computed.
+    next = fetch(min(row + 1u, runs[run + 1u] + rows - 1u), head, key_head, j, lane);
+    let decay = now.decay;
     var sk = 0.0;
     var sq = 0.0;
     s$r = s$r * decay;
@@ -100,14 +128,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     answered[lane] = sq;
     workgroupBarrier();
     let saw = (seen[column] + seen[column + 32u]) + (seen[column + 64u] + seen[column + 96u]);
-    let v = qkv[row * p.channels + 2u * key_total + head * p.value_dim + min(j, p.value_dim - 1u)];
-    let d = select(0.0, beta * (v - saw), inside);
+    let d = select(0.0, now.beta * (now.v - saw), inside);
     s$r = fma(keys[part * CHUNK + $ru], d, s$r);
     let to = ((slot * 2u + runs[run + 6u]) * LOG_ROWS + n) * p.log_stride;
     if (part == 0u && inside) {
       let y = (answered[column] + answered[column + 32u])
         + (answered[column + 64u] + answered[column + 96u]);
-      output[row * value_total + head * p.value_dim + j] = fma(d, kq, y);
+      output[row * value_total + head * p.value_dim + j] = fma(d, now.kq, y);
       if (tentative) {
         logged[to + key_total + head * p.value_dim + j] = d;
       }
