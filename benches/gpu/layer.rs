@@ -6,7 +6,7 @@ use cherenkov_experts::{Bank, Slot, Wave};
 use cherenkov_format::qwen4_exp::config::{Attention, Delta, Gate};
 use cherenkov_format::record::{Projection, RecordLayout};
 use cherenkov_format::{Bits, Encoding};
-use cherenkov_gpu::{GpuBank, GpuDevice, GpuMatrix, GpuVector};
+use cherenkov_gpu::{GpuBank, GpuDevice, GpuMatrix, GpuVector, MoeActs, MoeWeights, Residency};
 use cherenkov_model::device::{
     AttentionWeights, DeltaIo, DeltaLane, DeltaWeights, Device, Hyper, KvLane, RowLane, Shared,
     TopkNorm,
@@ -327,8 +327,23 @@ impl Layer {
         d.combine(&routes, a.parts, a.shared, a.y).expect("combine");
     }
 
-    /// One pass through all layers and the head.
+    fn resident(&self, d: &mut GpuDevice, i: usize, residency: &Residency) {
+        let (m, a) = (&self.moe[i], &self.acts);
+        let (router, shared) = (&m.router, &m.shared);
+        let w = MoeWeights { router, k: self.shape.top_k, norm: TopkNorm::Sum, shared };
+        let acts = MoeActs { x: a.x, parts: a.parts, shared: a.shared, out: a.y };
+        d.resident_moe(&self.bank, residency, w, acts).expect("experts");
+    }
+
+    /// One pass through all layers and the head: with a host stop per layer, and without.
     pub fn token(&mut self, d: &mut GpuDevice, rows: usize, calls: usize) {
+        let slots: Vec<Slot> = (0..self.bank.slots() as u32).map(Slot).collect();
+        let residency = d.residency(&self.bank, &slots).expect("room");
+        self.pass(d, rows, calls, None);
+        self.pass(d, rows, calls, Some(&residency));
+    }
+
+    fn pass(&self, d: &mut GpuDevice, rows: usize, calls: usize, residency: Option<&Residency>) {
         self.begin(d, rows);
         let (a, last) = (&self.acts, [rows as u32 - 1]);
         let micros = time(
@@ -346,14 +361,18 @@ impl Layer {
                         self.mix_delta(d, i)
                     }
                     d.hyper_turn(a.y, &m.hyper[1], a.stream, a.x, a.gate).expect("turn");
-                    self.moe(d, i);
+                    match residency {
+                        None => self.moe(d, i),
+                        Some(residency) => self.resident(d, i, residency),
+                    }
                     d.hyper_write(a.y, a.gate, a.stream).expect("write");
                 }
                 d.hyper_read(&self.moe[0].hyper[0], a.stream, a.x, a.gate).expect("read");
                 d.logits(&self.head, a.x, &last).expect("logits");
             },
         );
-        report("whole pass", rows, micros, 0);
+        let what = if residency.is_some() { "whole pass, resident" } else { "whole pass" };
+        report(what, rows, micros, 0);
     }
 
     /// Verb by verb.

@@ -24,6 +24,7 @@ pub use adapters::{AdapterInfo, Backend, Features, Kind, Limits, Selection, adap
 pub use bank::{GpuBank, Landing};
 pub use device::{GpuDevice, GpuMatrix, GpuVector, Options, ParamPath, SlabPath};
 pub use error::{Error, Result};
+pub use verbs::resident::{MoeActs, MoeWeights, Residency};
 
 /// Name of the device in messages.
 pub const NAME: &str = "gpu";

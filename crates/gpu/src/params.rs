@@ -114,6 +114,8 @@ params! {
     }
     /// `moe/route.wgsl`
     Route { experts: u32, k: u32, norm: u32 }
+    /// `moe/jobs.wgsl`
+    Jobs { pairs: u32, k: u32 }
     /// `moe/up.wgsl`
     ExpertUp { cols: u32, outs: u32, k: u32, page: u32, gate_at: u32, up_at: u32, first: u32 }
     /// `moe/down.wgsl`

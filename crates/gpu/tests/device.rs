@@ -2,9 +2,13 @@
 
 mod common;
 
+use cherenkov_experts::{Bank, Slot, Wave};
+use cherenkov_format::record::{Projection, RecordLayout};
 use cherenkov_format::{Bits, Encoding, Group, Matrix};
-use cherenkov_gpu::{Error, GpuDevice, Options, Selection, SlabPath, adapters};
-use cherenkov_model::device::{Device, Limits, PageId, SlotId};
+use cherenkov_gpu::{
+    Error, GpuDevice, MoeActs, MoeWeights, Options, Selection, SlabPath, adapters,
+};
+use cherenkov_model::device::{Device, Limits, PageId, Shared, SlotId, TopkNorm};
 use cherenkov_model::{Batch, Keep};
 use common::Runner;
 
@@ -135,5 +139,61 @@ fn the_cut_of_a_bank_changes_no_bit() {
     for options in [small, each] {
         let found: Vec<_> = devices("slabs", 0, options).into_iter().map(run).collect();
         assert!(found == expected, "{options:?}");
+    }
+}
+
+/// Routes that never come to the host lead to the same bits.
+#[test]
+fn resident_experts_change_no_bit() {
+    const H: usize = 64;
+    const EXPERTS: usize = 7;
+    let encoding = Encoding::Tile16 { bits: Bits::B4, group: Group::G32 };
+    let layout = RecordLayout::new(H, 32, encoding, encoding).unwrap();
+    for mut d in devices("resident experts", 2, Options::new(1e-6)) {
+        let router: Vec<f32> =
+            (0..EXPERTS * H).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
+        let router = d.matrix(Matrix::from_f32(EXPERTS, H, &router)).unwrap();
+        let shared = Shared {
+            gate_proj: d.matrix(tiles(32, H)).unwrap(),
+            up_proj: d.matrix(tiles(32, H)).unwrap(),
+            down_proj: d.matrix(tiles(H, 32)).unwrap(),
+            gate: d.matrix(tiles(1, H)).unwrap(),
+        };
+        let (x, y) = (d.act(H), d.act(H));
+        let acts = MoeActs { x, parts: d.act(3 * H), shared: d.act(H), out: d.act(H) };
+        d.allocate(Limits { rows: 12, ..LIMITS }).unwrap();
+        let mut bank = d.bank(EXPERTS, &layout).unwrap();
+        // Expert e lies in slot 6 - e.
+        let slots: Vec<Slot> = (0..EXPERTS as u32).rev().map(Slot).collect();
+        for (e, &slot) in slots.iter().enumerate() {
+            let mut landing = bank.land(slot);
+            for which in [Projection::Gate, Projection::Up, Projection::Down] {
+                let (at, len) = layout.span(which);
+                let (rows, cols, _) = layout.shape(which);
+                landing.as_mut()[at..at + len].copy_from_slice(tiles(rows, cols).view().bytes());
+                landing.as_mut()[at + 70] ^= e as u8;
+            }
+            bank.publish(slot, landing);
+        }
+        let residency = d.residency(&bank, &slots).unwrap();
+        let (k, norm) = (3, TopkNorm::Sum);
+        for rows in [1, 8, 12] {
+            d.begin(&batch(&vec![0; rows])).unwrap();
+            let values: Vec<f32> =
+                (0..rows * H).map(|i| (i * i % 97) as f32 / 40.0 - 1.2).collect();
+            d.put(x, &values).unwrap();
+            let w = MoeWeights { router: &router, k, norm, shared: &shared };
+            d.resident_moe(&bank, &residency, w, acts).unwrap();
+            let found = d.fetch(acts.out).unwrap();
+            let routes = d.route(&router, k, norm, x).unwrap();
+            let experts = routes.distinct();
+            let slots = experts.iter().map(|&e| slots[e as usize]).collect();
+            let wave = Wave { layer: 0, experts, slots };
+            d.experts(&bank, &wave, &routes, x, acts.parts).unwrap();
+            d.shared_expert(&shared, x, acts.shared).unwrap();
+            d.combine(&routes, acts.parts, acts.shared, y).unwrap();
+            assert_eq!(found, d.fetch(y).unwrap(), "{rows} rows");
+            assert!(found.iter().all(|v| v.is_finite()));
+        }
     }
 }

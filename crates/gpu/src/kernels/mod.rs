@@ -115,6 +115,8 @@ pub enum Kernel {
         /// Room for the logits of a row.
         room: u32,
     },
+    /// Routes become jobs.
+    Jobs,
     /// First half of an expert.
     ExpertUp {
         /// The weights.
@@ -271,7 +273,7 @@ pub fn samples() -> Vec<Kernel> {
     let mut all =
         vec![K::Norm, K::Repeat, K::Gather, K::HyperMix, K::HyperWrite, K::HyperTurn, K::Conv];
     all.extend([K::Keep, K::Recall, K::DeltaPrepare, K::DeltaFinish, K::Scores, K::Select]);
-    all.extend([K::Join, K::Route { room: EXPERTS_MAX }, K::Combine, K::NgramGate]);
+    all.extend([K::Join, K::Route { room: EXPERTS_MAX }, K::Jobs, K::Combine, K::NgramGate]);
     all.extend([8, 32].map(|chunk| K::DeltaScan { chunk }));
     for head in [64, 256] {
         all.extend([K::Query { head }, K::Append { head }, K::Pool { head }]);

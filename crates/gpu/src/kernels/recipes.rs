@@ -141,6 +141,7 @@ impl Kernel {
             Self::Route { .. } => {
                 recipe!("route", Route, [R, W], ROUTE, [REDUCE], "moe/route.wgsl")
             }
+            Self::Jobs => recipe!("jobs", Jobs, [R, R, W], JOBS, [], "moe/jobs.wgsl"),
             Self::ExpertUp { .. } => {
                 recipe!("expert up", ExpertUp, [R, R, R, W], JOBS, [COMMON], "moe/up.wgsl")
             }

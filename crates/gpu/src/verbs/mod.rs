@@ -18,6 +18,7 @@ pub(crate) mod hyper;
 mod linear;
 mod memory;
 mod moe;
+pub(crate) mod resident;
 mod rows;
 mod seam;
 mod slots;

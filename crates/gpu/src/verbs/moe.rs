@@ -18,13 +18,18 @@ use std::ops::Range;
 
 /// Work on a wave.
 #[derive(Debug, Default)]
-struct Jobs {
+pub(crate) struct Jobs {
     words: Vec<u32>,
     /// Per slab its jobs; they lie together.
-    slabs: Vec<(usize, Range<u32>)>,
+    pub slabs: Vec<(usize, Range<u32>)>,
 }
 
 impl Jobs {
+    /// That many jobs, whatever their slabs; for kernels that see all of them.
+    pub fn all(count: u32) -> Self {
+        Self { words: Vec::new(), slabs: vec![(0, 0..count)] }
+    }
+
     /// Adds a job: the record's slab and page within it, the pairs.
     fn push(&mut self, slab: usize, page: u32, pairs: &[u32]) {
         let job = self.words.len() as u32 / JOB_WORDS;
@@ -46,6 +51,26 @@ impl GpuDevice {
         norm: TopkNorm,
         x: Act,
     ) -> Result<Routes> {
+        let rows = self.rows();
+        let routes = self.route_on_device(w, k, norm, x)?;
+        let words = self.read::<u32>(&routes, u64::from(rows) * 2 * k as u64)?;
+        let mut out = Routes { k, ..Routes::default() };
+        for row in words.chunks_exact(2 * k) {
+            out.ids.extend_from_slice(&row[..k]);
+            out.weights.extend(row[k..].iter().map(|&bits| f32::from_bits(bits)));
+        }
+        self.routes_sent = out.clone();
+        Ok(out)
+    }
+
+    /// The routes of every row, in device memory only.
+    pub(crate) fn route_on_device(
+        &mut self,
+        w: &GpuMatrix,
+        k: usize,
+        norm: TopkNorm,
+        x: Act,
+    ) -> Result<Buf> {
         if k > (CHOSEN_MAX as usize).min(w.rows as usize) {
             let what = format!("{k} experts of {} per row, at most {CHOSEN_MAX}", w.rows);
             return Err(Error::Misuse { what });
@@ -63,14 +88,9 @@ impl GpuDevice {
         let params = params::Route { experts: w.rows, k: k as u32, norm };
         let kernel = Kernel::Route { room: w.rows.next_multiple_of(4) };
         self.run(kernel, &[&logits, &routes], &params, [1, rows, 1])?;
-        let words = self.read::<u32>(&routes, u64::from(rows) * 2 * k as u64)?;
-        let mut out = Routes { k, ..Routes::default() };
-        for row in words.chunks_exact(2 * k) {
-            out.ids.extend_from_slice(&row[..k]);
-            out.weights.extend(row[k..].iter().map(|&bits| f32::from_bits(bits)));
-        }
-        self.routes_sent = out.clone();
-        Ok(out)
+        // The host does not know them.
+        self.routes_sent = Routes::default();
+        Ok(routes)
     }
 
     /// Brings the device's routes up to date: it has them already when they are its own.
@@ -144,12 +164,12 @@ impl GpuDevice {
     }
 
     /// Whether kernels can see so many slabs at once.
-    fn sees_slabs(&self, slabs: usize) -> bool {
+    pub(crate) fn sees_slabs(&self, slabs: usize) -> bool {
         let most = self.gpu.info.features.buffer_array.unwrap_or(1) as usize;
         self.slab_path == SlabPath::Best && slabs <= most
     }
 
-    fn expert_up(
+    pub(crate) fn expert_up(
         &mut self,
         bank: &GpuBank,
         jobs: &Jobs,
@@ -177,7 +197,7 @@ impl GpuDevice {
         Ok(())
     }
 
-    fn expert_down(
+    pub(crate) fn expert_down(
         &mut self,
         bank: &GpuBank,
         jobs: &Jobs,
@@ -245,9 +265,21 @@ impl GpuDevice {
         let apart = out.id != parts.id && out.id != shared.id;
         ensure!(fits && apart, "combine: {parts:?} and {shared:?} into {out:?}");
         let table = self.send_routes(routes)?;
+        self.combine_by(&table, routes.k, parts, shared, out)
+    }
+
+    /// The weighted sum by routes in device memory.
+    pub(crate) fn combine_by(
+        &mut self,
+        table: &Buf,
+        k: usize,
+        parts: Act,
+        shared: Act,
+        out: Act,
+    ) -> Result<()> {
         let buffers = [self.buf(parts)?, self.buf(shared)?, self.buf(out)?];
-        let params = params::Combine { width: out.width, k: routes.k as u32 };
-        let bound = [&table, &buffers[0], &buffers[1], &buffers[2]];
+        let params = params::Combine { width: out.width, k: k as u32 };
+        let bound = [table, &buffers[0], &buffers[1], &buffers[2]];
         self.each(Kernel::Combine, &bound, &params, (self.rows(), out.width))
     }
 }
