@@ -311,7 +311,7 @@ impl<'a, T> Claims<'a, T> {
         // The length is implied: rows without a bit cannot be claimed.
         let rows = data.len() / width;
         let claimed = &claimed[..rows.div_ceil(64)];
-        if rows % 64 != 0 {
+        if !rows.is_multiple_of(64) {
             claimed[rows / 64].store(!0 << (rows % 64), Ordering::Relaxed);
         }
         Self { data: data.as_mut_ptr(), width, claimed, life: PhantomData }

@@ -5,14 +5,15 @@
 mod common;
 
 use cherenkov_cpu::{CpuDevice, CpuOptions, CpuVector, Isa, KvPrecision, Planes};
-use cherenkov_experts::{Bank, Slot, Wave};
+use cherenkov_experts::{Bank, RamBank, Slot, Wave};
 use cherenkov_format::qwen4_exp::config::{Attention, Delta, Gate};
 use cherenkov_format::record::{Projection, RecordLayout};
 use cherenkov_format::{Bits, Encoding, Group};
 use cherenkov_model::device::{
-    AttentionWeights, DeltaIo, DeltaWeights, Hyper, PleWeights, Shared, TopkNorm,
+    AttentionWeights, DeltaIo, DeltaLane, DeltaWeights, Hyper, KvLane, PleWeights, RowLane, Shared,
+    TopkNorm,
 };
-use cherenkov_model::{Act, Batch, Device, Keep, Limits, PageId, SlotId};
+use cherenkov_model::{Act, Batch, Device, Keep, Limits, PageId, Picks, SlotId};
 use common::{Random, same};
 
 const H: usize = 192;
@@ -61,33 +62,193 @@ enum Cutting {
     Drafts(usize),
 }
 
-/// Runs `rows` rows of every verb; returns all results by row.
-struct Machine {
-    device: CpuDevice,
-    random: Random,
-    results: Vec<Vec<f32>>,
+type M = <CpuDevice as Device>::Matrix;
+
+/// Activations.
+struct Acts {
+    x: Act,
+    y: Act,
+    z: Act,
+    stream: Act,
+    gate: Act,
+    qkv_raw: Act,
+    delta: DeltaIo,
+    q: Act,
+    k: Act,
+    v: Act,
+    index: Act,
+    out: Act,
+    parts: Act,
+    key: Act,
+    picks: Picks,
 }
 
-impl Machine {
+impl Acts {
+    fn new(device: &mut CpuDevice) -> Self {
+        let (a, d, wide) = (attention(), delta(), C * H);
+        let picks = device.picks(a.budget_blocks());
+        let mut act = |width| device.act(width);
+        let kv = a.kv_heads * a.head_dim;
+        Self {
+            x: act(H),
+            y: act(H),
+            z: act(H),
+            stream: act(wide),
+            gate: act(C),
+            qkv_raw: act(d.channels()),
+            delta: DeltaIo {
+                qkv: act(d.channels()),
+                z: act(d.value_width()),
+                a: act(d.value_heads),
+                b: act(d.value_heads),
+                out: act(d.value_width()),
+            },
+            q: act(2 * a.heads * a.head_dim),
+            k: act(kv),
+            v: act(kv),
+            index: act(a.index_width()),
+            out: act(a.heads * a.head_dim),
+            parts: act(K * H),
+            key: act(wide),
+            picks,
+        }
+    }
+
+    /// Those that are given, each with the seed of its numbers.
+    fn inputs(&self) -> Vec<(u64, Act)> {
+        let d = self.delta;
+        let all = [
+            self.x,
+            self.stream,
+            self.qkv_raw,
+            d.z,
+            d.a,
+            d.b,
+            self.q,
+            self.k,
+            self.v,
+            self.index,
+            self.key,
+        ];
+        (1..).zip(all).collect()
+    }
+}
+
+/// Lanes of state.
+struct Lanes {
+    conv: RowLane,
+    delta: DeltaLane,
+    kv: KvLane,
+    raw: RowLane,
+    ple: RowLane,
+}
+
+impl Lanes {
+    fn new(device: &mut CpuDevice) -> Self {
+        let (a, d) = (attention(), delta());
+        Self {
+            conv: device.row_lane(d.channels(), 3),
+            delta: device.delta_lane(&d),
+            kv: device.kv_lane(&a),
+            raw: device.row_lane(a.index_dim, a.index_ratio),
+            ple: device.row_lane(C * H, 9),
+        }
+    }
+}
+
+/// Makes weights.
+struct Maker<'a> {
+    device: &'a mut CpuDevice,
+    random: Random,
+}
+
+impl Maker<'_> {
     fn vector(&mut self, n: usize) -> CpuVector {
         let values: Vec<f32> = self.random.normals(n).iter().map(|v| 1.0 + 0.2 * v).collect();
         self.device.vector(&values).unwrap()
     }
 
-    fn matrix(
-        &mut self,
-        rows: usize,
-        cols: usize,
-        encoding: Encoding,
-    ) -> <CpuDevice as Device>::Matrix {
+    fn matrix(&mut self, rows: usize, cols: usize, encoding: Encoding) -> M {
         let m = self.random.matrix(rows, cols, encoding);
         self.device.matrix(m).unwrap()
     }
 
-    fn note(&mut self, act: Act, kept: usize) {
-        let values = self.device.fetch(act).unwrap();
-        let width = act.width as usize;
-        self.results.extend(values.chunks(width).take(kept).map(<[f32]>::to_vec));
+    fn bank(&mut self, layout: &RecordLayout) -> RamBank {
+        let mut bank = self.device.bank(EXPERTS, layout).unwrap();
+        for slot in (0..EXPERTS as u32).map(Slot) {
+            let mut landing = bank.land(slot);
+            for which in [Projection::Gate, Projection::Up, Projection::Down] {
+                let (rows, cols, encoding) = layout.shape(which);
+                let (at, len) = layout.span(which);
+                let matrix = self.random.matrix(rows, cols, encoding);
+                landing.as_mut()[at..at + len].copy_from_slice(matrix.view().bytes());
+            }
+            bank.publish(slot, landing);
+        }
+        bank
+    }
+}
+
+/// Weights of every verb.
+struct Net {
+    products: Vec<M>,
+    hyper: Hyper<M, CpuVector>,
+    taps: CpuVector,
+    delta: DeltaWeights<CpuVector>,
+    attention: AttentionWeights<CpuVector>,
+    shared: Shared<M>,
+    ple: PleWeights<CpuVector>,
+    router: M,
+    bank: RamBank,
+}
+
+impl Net {
+    fn new(device: &mut CpuDevice) -> Self {
+        let (a, d, wide) = (attention(), delta(), C * H);
+        let m = &mut Maker { device, random: Random(42) };
+        let inner = tiles(Bits::B4, Group::G64);
+        let layout = RecordLayout::new(H, WIDTH, inner, tiles(Bits::B3, Group::G32)).unwrap();
+        Self {
+            products: common::encodings().iter().map(|e| m.matrix(H, H, *e)).collect(),
+            hyper: Hyper {
+                count: C,
+                norm: m.vector(wide),
+                down: m.matrix(64, wide, Q8),
+                up: m.matrix(wide, 64, Q8),
+                inject: Some(m.matrix(C, wide, Q8)),
+            },
+            taps: m.vector(d.channels() * 4),
+            delta: DeltaWeights {
+                a_log: m.vector(d.value_heads),
+                dt_bias: m.vector(d.value_heads),
+                norm: m.vector(d.value_dim),
+                spec: d,
+            },
+            attention: AttentionWeights {
+                q_norm: m.vector(a.head_dim),
+                k_norm: m.vector(a.head_dim),
+                index_q_norm: m.vector(a.index_dim),
+                index_k_norm: m.vector(a.index_dim),
+                spec: a,
+            },
+            shared: Shared {
+                gate_proj: m.matrix(WIDTH, H, Q8),
+                up_proj: m.matrix(WIDTH, H, Q8),
+                down_proj: m.matrix(H, WIDTH, Q8),
+                gate: m.matrix(1, H, Encoding::Bf16),
+            },
+            ple: PleWeights {
+                count: C,
+                norm_key: m.vector(wide),
+                norm_query: m.vector(wide),
+                norm_conv: m.vector(wide),
+                taps: m.vector(wide * 4),
+                kernel: 4,
+                dilation: 3,
+            },
+            router: m.matrix(EXPERTS, H, Encoding::F32),
+            bank: m.bank(&layout),
+        }
     }
 }
 
@@ -95,150 +256,92 @@ fn input(seed: u64, rows: std::ops::Range<usize>, width: usize) -> Vec<f32> {
     rows.flat_map(|row| Random(seed * 7919 + row as u64 * 104_729 + 1).normals(width)).collect()
 }
 
-/// Everything a machine computes for a sequence of `rows` rows, row by row and verb by verb.
-#[allow(clippy::too_many_lines)]
-fn everything(options: CpuOptions, rows: usize, cutting: Cutting) -> Vec<Vec<Vec<f32>>> {
-    let mut m = Machine {
-        device: CpuDevice::new(options).unwrap(),
-        random: Random(42),
-        results: Vec::new(),
-    };
-    let (a, d, wide) = (attention(), delta(), C * H);
-    let act = |m: &mut Machine, width| m.device.act(width);
-    let (x, y, z, stream, gate) =
-        (act(&mut m, H), act(&mut m, H), act(&mut m, H), act(&mut m, wide), act(&mut m, C));
-    let (qkv_raw, qkv) = (act(&mut m, d.channels()), act(&mut m, d.channels()));
-    let (dz, da, db) =
-        (act(&mut m, d.value_width()), act(&mut m, d.value_heads), act(&mut m, d.value_heads));
-    let dout = act(&mut m, d.value_width());
-    let (q, k) = (act(&mut m, a.heads * a.head_dim * 2), act(&mut m, a.kv_heads * a.head_dim));
-    let (v, index) = (act(&mut m, a.kv_heads * a.head_dim), act(&mut m, a.index_width()));
-    let aout = act(&mut m, a.heads * a.head_dim);
-    let (parts, key) = (act(&mut m, K * H), act(&mut m, wide));
-    let picks = m.device.picks(a.budget_blocks());
-    let (conv_lane, delta_lane) = (m.device.row_lane(d.channels(), 3), m.device.delta_lane(&d));
-    let (kv_lane, raw_lane) = (m.device.kv_lane(&a), m.device.row_lane(a.index_dim, a.index_ratio));
-    let ple_lane = m.device.row_lane(wide, 9);
-    let products: Vec<_> = common::encodings().iter().map(|e| m.matrix(H, H, *e)).collect();
-    let hyper = Hyper {
-        count: C,
-        norm: m.vector(wide),
-        down: m.matrix(64, wide, Q8),
-        up: m.matrix(wide, 64, Q8),
-        inject: Some(m.matrix(C, wide, Q8)),
-    };
-    let (taps, ple_taps) = (m.vector(d.channels() * 4), m.vector(wide * 4));
-    let delta_w = DeltaWeights {
-        a_log: m.vector(d.value_heads),
-        dt_bias: m.vector(d.value_heads),
-        norm: m.vector(d.value_dim),
-        spec: d.clone(),
-    };
-    let attention_w = AttentionWeights {
-        q_norm: m.vector(a.head_dim),
-        k_norm: m.vector(a.head_dim),
-        index_q_norm: m.vector(a.index_dim),
-        index_k_norm: m.vector(a.index_dim),
-        spec: a.clone(),
-    };
-    let shared = Shared {
-        gate_proj: m.matrix(WIDTH, H, Q8),
-        up_proj: m.matrix(WIDTH, H, Q8),
-        down_proj: m.matrix(H, WIDTH, Q8),
-        gate: m.matrix(1, H, Encoding::Bf16),
-    };
-    let ple = PleWeights {
-        count: C,
-        norm_key: m.vector(wide),
-        norm_query: m.vector(wide),
-        norm_conv: m.vector(wide),
-        taps: ple_taps,
-        kernel: 4,
-        dilation: 3,
-    };
-    let router = m.matrix(EXPERTS, H, Encoding::F32);
-    let inner = tiles(Bits::B4, Group::G64);
-    let layout = RecordLayout::new(H, WIDTH, inner, tiles(Bits::B3, Group::G32)).unwrap();
-    let mut bank = m.device.bank(EXPERTS, &layout).unwrap();
-    for slot in 0..EXPERTS {
-        let mut landing = bank.land(Slot(slot as u32));
-        for which in [Projection::Gate, Projection::Up, Projection::Down] {
-            let (rows, cols, encoding) = layout.shape(which);
-            let (at, len) = layout.span(which);
-            let matrix = m.random.matrix(rows, cols, encoding);
-            landing.as_mut()[at..at + len].copy_from_slice(matrix.view().bytes());
-        }
-        bank.publish(Slot(slot as u32), landing);
+/// A device with everything on it.
+struct Machine {
+    device: CpuDevice,
+    acts: Acts,
+    lanes: Lanes,
+    net: Net,
+}
+
+impl Machine {
+    fn new(options: CpuOptions, rows: usize) -> Self {
+        let mut device = CpuDevice::new(options).unwrap();
+        let (acts, lanes) = (Acts::new(&mut device), Lanes::new(&mut device));
+        let net = Net::new(&mut device);
+        device.allocate(Limits { rows, slots: 2, pages: PAGES, page_rows: PAGE_ROWS }).unwrap();
+        device.reset_slot(SlotId(1)).unwrap();
+        Self { device, acts, lanes, net }
     }
-    m.device.allocate(Limits { rows, slots: 2, pages: PAGES, page_rows: PAGE_ROWS }).unwrap();
-    let slot = SlotId(1);
-    m.device.reset_slot(slot).unwrap();
-    let pages: Vec<_> = (0..PAGES as u32).rev().map(PageId).collect();
-    let mut by_row: Vec<Vec<Vec<f32>>> = Vec::new();
-    let mut start = 0;
-    while start < rows {
-        let (count, kept, keep) = match cutting {
-            Cutting::Whole => (rows, rows, Keep::All),
-            Cutting::Chunks(n) => (n.min(rows - start), n.min(rows - start), Keep::All),
-            Cutting::Drafts(n) => (8.min(rows - start), n.min(rows - start), Keep::Tentative),
-        };
-        let here = start..start + count;
+
+    /// Runs every verb on some rows; returns the results of the first `kept`, by row.
+    fn pass(&mut self, here: std::ops::Range<usize>, kept: usize, keep: Keep) -> Vec<Pieces> {
+        let Self { device, acts: a, lanes, net } = self;
+        let pages: Vec<_> = (0..PAGES as u32).rev().map(PageId).collect();
         let mut batch = Batch::default();
-        batch.push(slot, start as u32, &vec![0; count], &pages, keep);
-        let dev = &mut m.device;
-        dev.begin(&batch).unwrap();
-        for (seed, act) in [
-            (1, x),
-            (2, stream),
-            (3, qkv_raw),
-            (4, dz),
-            (5, da),
-            (6, db),
-            (7, q),
-            (8, k),
-            (9, v),
-            (10, index),
-            (11, key),
-        ] {
-            dev.put(act, &input(seed, here.clone(), act.width as usize)).unwrap();
+        batch.push(SlotId(1), here.start as u32, &vec![0; here.len()], &pages, keep);
+        device.begin(&batch).unwrap();
+        for (seed, act) in a.inputs() {
+            device.put(act, &input(seed, here.clone(), act.width as usize)).unwrap();
         }
-        let first = m.results.len();
-        for w in &products {
-            m.device.linear(w, x, y).unwrap();
-            m.note(y, kept);
+        let mut rows: Vec<Pieces> = vec![Vec::new(); kept];
+        let mut note = |device: &mut CpuDevice, act: Act| {
+            let values = device.fetch(act).unwrap();
+            for (row, values) in rows.iter_mut().zip(values.chunks(act.width as usize)) {
+                row.push(values.to_vec());
+            }
+        };
+        for w in &net.products {
+            device.linear(w, a.x, a.y).unwrap();
+            note(device, a.y);
         }
-        let dev = &mut m.device;
-        dev.conv_silu(conv_lane, &taps, 4, qkv_raw, qkv).unwrap();
-        dev.delta(delta_lane, &delta_w, DeltaIo { qkv, z: dz, a: da, b: db, out: dout }).unwrap();
-        dev.kv_append(kv_lane, raw_lane, &attention_w, k, v, index).unwrap();
-        dev.select(kv_lane, &attention_w, index, picks).unwrap();
-        dev.attend(kv_lane, &attention_w, q, picks, aout).unwrap();
-        dev.ngram_add(ple_lane, &ple, key, x, stream).unwrap();
-        dev.hyper_read(&hyper, stream, y, gate).unwrap();
-        let routes = dev.route(&router, K, TopkNorm::Sum, y).unwrap();
-        let mut waves = routes.distinct();
-        waves.rotate_left(start % 3);
-        for experts in waves.chunks(5 + start % 20) {
+        let (d, w) = (a.delta, &net.attention);
+        device.conv_silu(lanes.conv, &net.taps, 4, a.qkv_raw, d.qkv).unwrap();
+        device.delta(lanes.delta, &net.delta, d).unwrap();
+        device.kv_append(lanes.kv, lanes.raw, w, a.k, a.v, a.index).unwrap();
+        device.select(lanes.kv, w, a.index, a.picks).unwrap();
+        device.attend(lanes.kv, w, a.q, a.picks, a.out).unwrap();
+        device.ngram_add(lanes.ple, &net.ple, a.key, a.x, a.stream).unwrap();
+        device.hyper_read(&net.hyper, a.stream, a.y, a.gate).unwrap();
+        let routes = device.route(&net.router, K, TopkNorm::Sum, a.y).unwrap();
+        let mut experts = routes.distinct();
+        experts.rotate_left(here.start % 3);
+        for experts in experts.chunks(5 + here.start % 20) {
             let slots = experts.iter().map(|e| Slot(*e)).collect();
             let wave = Wave { layer: 0, experts: experts.to_vec(), slots };
-            dev.experts(&bank, &wave, &routes, y, parts).unwrap();
+            device.experts(&net.bank, &wave, &routes, a.y, a.parts).unwrap();
         }
-        dev.shared_expert(&shared, y, z).unwrap();
-        dev.combine(&routes, parts, z, x).unwrap();
-        dev.hyper_write(x, gate, stream).unwrap();
-        for act in [qkv, dout, aout, y, gate, x, stream] {
-            m.note(act, kept);
+        device.shared_expert(&net.shared, a.y, a.z).unwrap();
+        device.combine(&routes, a.parts, a.z, a.x).unwrap();
+        device.hyper_write(a.x, a.gate, a.stream).unwrap();
+        for act in [d.qkv, d.out, a.out, a.y, a.gate, a.x, a.stream] {
+            note(device, act);
         }
-        if keep == Keep::Tentative {
-            m.device.settle(slot, kept).unwrap();
-        }
-        let pieces = m.results.split_off(first);
-        for row in 0..kept {
-            by_row.push(pieces.iter().skip(row).step_by(kept).cloned().collect());
-        }
-        start += kept;
+        rows
     }
-    by_row
+}
+
+/// Results of one row, verb by verb.
+type Pieces = Vec<Vec<f32>>;
+
+/// Everything a device computes for a sequence of `rows` rows.
+fn everything(options: CpuOptions, rows: usize, cutting: Cutting) -> Vec<Pieces> {
+    let mut machine = Machine::new(options, rows);
+    let mut all = Vec::new();
+    while all.len() < rows {
+        let start = all.len();
+        let left = rows - start;
+        let (count, kept, keep) = match cutting {
+            Cutting::Whole => (rows, rows, Keep::All),
+            Cutting::Chunks(n) => (n.min(left), n.min(left), Keep::All),
+            Cutting::Drafts(n) => (8.min(left), n.min(left), Keep::Tentative),
+        };
+        all.extend(machine.pass(start..start + count, kept, keep));
+        if keep == Keep::Tentative {
+            machine.device.settle(SlotId(1), kept).unwrap();
+        }
+    }
+    all
 }
 
 fn options(isa: Isa, threads: usize, kv: KvPrecision) -> CpuOptions {

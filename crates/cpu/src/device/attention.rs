@@ -291,7 +291,6 @@ impl<E: Element> Select<'_, E> {
                 let mut mine = cut.take(i);
                 self.scores(arch, run, mine.start(), queries, mine.row(0));
             });
-            drop(cut);
             largest(scores, budget, &mut worker.keys, &mut picks[row]);
         }
         engine.workers[0] = worker;

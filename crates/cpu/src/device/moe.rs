@@ -225,7 +225,6 @@ impl Experts<'_> {
                 }
             }
         });
-        drop((gates, ups, scratch));
         times.arch.run(SwiGlu { gate, up });
         let (outs, scratch) =
             (Cut::columns(out, out.len() / h, 16, parts), Cut::slice(&mut workers, 1, parts));

@@ -67,7 +67,7 @@ impl<const BYTES: usize> Op for Run<'_, '_, '_, BYTES> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let mut p = self.0;
-        let rows = if p.w.cols == 0 { 0 } else { p.x.len() / p.w.cols };
+        let rows = p.x.len().checked_div(p.w.cols).unwrap_or(0);
         let outputs = p.out.len();
         // Rows outside, so that they stay in the nearest cache while the weights stream past.
         let mut row = 0;
@@ -165,6 +165,6 @@ fn weights<S: Simd, const BYTES: usize>(s: S, bytes: &[u8]) -> S::F {
     if BYTES == 2 {
         s.load_bf16(bytes.first_chunk().expect("sixteen bf16"))
     } else {
-        s.from_bits(s.iload(bytes.first_chunk().expect("sixteen f32")))
+        s.of_bits(s.iload(bytes.first_chunk().expect("sixteen f32")))
     }
 }

@@ -9,7 +9,7 @@ use crate::simd::Simd;
 pub const MAGIC: f32 = 12_582_912.0;
 
 /// Highest argument of [`exp`] with a finite result.
-const EXP_MAX: f32 = 88.722_839;
+const EXP_MAX: f32 = 88.722_84;
 /// Below this [`exp`] is 0.
 const EXP_MIN: f32 = -103.972_08;
 const LN_2_HIGH: f32 = std::f32::consts::LN_2;
@@ -25,7 +25,7 @@ pub fn neg<S: Simd>(s: S, x: S::F) -> S::F {
 /// `|x|`.
 #[inline(always)]
 pub fn abs<S: Simd>(s: S, x: S::F) -> S::F {
-    s.from_bits(s.and(s.bits(x), s.isplat(i32::MAX)))
+    s.of_bits(s.and(s.bits(x), s.isplat(i32::MAX)))
 }
 
 /// The larger of both; `acc` where `x` is NaN.
@@ -67,7 +67,7 @@ pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     // 2^n in two steps, so that results below the smallest normal number come out right.
     let n = s.isub(s.bits(shifted), s.isplat(MAGIC.to_bits() as i32));
     let half = s.sar(n, 1);
-    let scale = |n| s.from_bits(s.shl(s.iadd(n, s.isplat(127)), 23));
+    let scale = |n| s.of_bits(s.shl(s.iadd(n, s.isplat(127)), 23));
     let y = s.mul(s.mul(y, scale(half)), scale(s.isub(n, half)));
     let y = s.select(s.gt(x, s.splat(EXP_MAX)), s.splat(f32::INFINITY), y);
     s.select(s.gt(s.splat(EXP_MIN), x), s.splat(0.0), y)
@@ -81,7 +81,7 @@ fn ln_normal<S: Simd>(s: S, x: S::F) -> S::F {
     let offset = s.isub(s.bits(x), s.isplat(SQRT_HALF));
     let e = s.to_f32(s.sar(offset, 23));
     let mantissa = s.iadd(s.and(offset, s.isplat(0x007f_ffff)), s.isplat(SQRT_HALF));
-    let f = s.sub(s.from_bits(mantissa), s.splat(1.0));
+    let f = s.sub(s.of_bits(mantissa), s.splat(1.0));
     let z = s.mul(f, f);
     let p = poly(
         s,

@@ -3,6 +3,9 @@
 //! Owns: the order of every sum. Never: threads, memory of the device, intrinsics.
 //! Invariant: a row's result is a function of that row, its state and the weights alone.
 
+// Indices run over several arrays in step; iterators would hide that.
+#![allow(clippy::needless_range_loop)]
+
 pub mod attention;
 pub mod choose;
 pub mod conv;

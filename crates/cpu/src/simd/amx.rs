@@ -230,7 +230,7 @@ unsafe fn one<const C: usize>(a: *const i8, b: *const Line) {
 unsafe fn two<const C: usize>(a: *const i8, b: *const Line) {
     // SAFETY: see above.
     unsafe {
-        if C % 2 == 0 {
+        if C.is_multiple_of(2) {
             asm!("tileloadd tmm6, [{b}+{s}*1]", "tileloadd tmm4, [{a}+{s}*2]", "tilezero tmm0",
                 "tdpbsud tmm0, tmm4, tmm6", "tileloadd tmm5, [{a}+{s}*2+64]", "tilezero tmm1",
                 "tdpbsud tmm1, tmm5, tmm6", a = in(reg) a, b = in(reg) b, s = in(reg) 64usize, options(nostack));
@@ -265,7 +265,7 @@ unsafe fn store<const PLANES: usize, const C: usize>(to: *mut i32) {
                     asm!("tilestored [{c}+{s}*1], tmm3", c = in(reg) to, s = in(reg) 64usize, options(nostack))
                 }
             }
-        } else if C % 2 == 0 {
+        } else if C.is_multiple_of(2) {
             asm!("tilestored [{c}+{s}*1], tmm0", "tilestored [{c}+{s}*1+1024], tmm1",
                 c = in(reg) to, s = in(reg) 64usize, options(nostack));
         } else {

@@ -160,7 +160,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn from_bits(self, v: I) -> F {
+    fn of_bits(self, v: I) -> F {
         // SAFETY: see above.
         unsafe { [_mm256_castsi256_ps(v[0]), _mm256_castsi256_ps(v[1])] }
     }

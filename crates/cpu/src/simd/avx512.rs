@@ -146,7 +146,7 @@ impl<T: Tiles> Simd for Avx512<T> {
     }
 
     #[inline(always)]
-    fn from_bits(self, v: __m512i) -> __m512 {
+    fn of_bits(self, v: __m512i) -> __m512 {
         // SAFETY: see above.
         unsafe { _mm512_castsi512_ps(v) }
     }

@@ -4,6 +4,9 @@
 //! where one integer dot product is exact in any order and an instruction set has its own best way.
 //! Invariant: all instruction sets give the same bits.
 
+// Indices run over several arrays in step; iterators would hide that.
+#![allow(clippy::needless_range_loop)]
+
 mod vector;
 
 #[cfg(target_arch = "x86_64")]

@@ -117,7 +117,7 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn from_bits(self, v: Self::I) -> Self::F {
+    fn of_bits(self, v: Self::I) -> Self::F {
         v.map(|x| f32::from_bits(x as u32))
     }
 

@@ -68,7 +68,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// The bit patterns.
     fn bits(self, v: Self::F) -> Self::I;
     /// Floats of these bit patterns.
-    fn from_bits(self, v: Self::I) -> Self::F;
+    fn of_bits(self, v: Self::I) -> Self::F;
     /// Sum by the fixed tree: lane i + lane i+8, then i+4, i+2, i+1.
     fn sum(self, v: Self::F) -> f32;
     /// Lane 0.
