@@ -160,14 +160,22 @@ impl Worker {
 
     /// Handles what has happened.
     fn drain(&mut self) -> Flow {
+        let mut news = false;
         loop {
             match self.events.try_recv() {
                 Ok(event) => {
+                    news = true;
                     if self.handle(event) == Flow::Over {
                         return Flow::Over;
                     }
                 }
-                Err(TryRecvError::Empty) => return Flow::On,
+                Err(TryRecvError::Empty) => {
+                    if news {
+                        // The next turn may be long; others see now what it begins with.
+                        self.show();
+                    }
+                    return Flow::On;
+                }
                 Err(TryRecvError::Disconnected) => return Flow::Over,
             }
         }

@@ -59,7 +59,14 @@ pub struct Running {
     pub control: Control,
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
     pub stop: Option<oneshot::Sender<()>>,
-    pub task: JoinHandle<cherenkov_serve::Result<()>>,
+    pub task: Option<JoinHandle<cherenkov_serve::Result<()>>>,
+}
+
+impl Drop for Running {
+    /// A test that fails must not leave the worker waiting for a permit.
+    fn drop(&mut self) {
+        self.control.release();
+    }
 }
 
 impl Running {
@@ -70,7 +77,7 @@ impl Running {
     /// Asks the server to stop and waits until it has.
     pub async fn stop(mut self) -> cherenkov_serve::Result<()> {
         let _ = self.stop.take().unwrap().send(());
-        self.task.await.unwrap()
+        self.task.take().unwrap().await.unwrap()
     }
 
     /// Waits until the worker's picture is as told.
@@ -91,7 +98,7 @@ pub async fn start(server: Server, control: Control) -> Running {
         let _ = stopped.await;
     };
     let task = tokio::spawn(server.serve(listener, shutdown));
-    Running { address, control, snapshots, stop: Some(stop), task }
+    Running { address, control, snapshots, stop: Some(stop), task: Some(task) }
 }
 
 /// Serves a scripted engine.

@@ -99,11 +99,6 @@ impl Control {
         self.with(|inner| inner.poison = None);
     }
 
-    /// Calls so far, as text.
-    pub fn calls(&self) -> Vec<String> {
-        self.with(|inner| inner.calls.clone())
-    }
-
     /// Prompt tokens that were run so far.
     pub fn read(&self) -> usize {
         let number = |call: &String| call.strip_prefix("prefill ")?.parse::<usize>().ok();
@@ -349,7 +344,8 @@ pub fn replying(replies: &[(&str, &str)]) -> Says {
             Some(turn) => strip(turn, &["<think>\n\n</think>\n\n", "<think>\n"]),
             None => after(tokens, &["=>"]),
         };
-        let said = said.expect("the prompt asks for an answer");
+        // Nothing was asked: the turn ends.
+        let Some(said) = said else { return *cut.last().unwrap() };
         let asked = &tokens[..tokens.len() - said.len()];
         let asked = String::from_utf8(
             asked.iter().flat_map(|t| tokenizer().token_bytes(*t).unwrap().to_vec()).collect(),
