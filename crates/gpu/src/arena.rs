@@ -108,7 +108,7 @@ impl Arena {
         self.in_flight = 0;
         self.gpu.queue.submit([]);
         let polled = self.gpu.device.poll(wgpu::PollType::wait_indefinitely());
-        polled.map_err(|e| Error::Lost { why: e.to_string() })?;
+        polled.map_err(|e| self.gpu.faults.fail(e))?;
         self.gpu.faults.check()
     }
 }

@@ -16,6 +16,13 @@ impl Faults {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
     }
 
+    /// Notes a failure; the device is not used any more.
+    pub fn fail(&self, error: impl ToString) -> Error {
+        let why = error.to_string();
+        self.report(why.clone());
+        Error::Lost { why }
+    }
+
     /// An error when anything has gone wrong so far.
     pub fn check(&self) -> Result<()> {
         match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -62,10 +69,7 @@ impl Gpu {
         let (on_error, on_lost) = (faults.clone(), faults.clone());
         device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| on_error.report(e.to_string())));
         device.set_device_lost_callback(move |reason, message| {
-            // Destroying the device at the end of its life is reported, too.
-            if reason != wgpu::DeviceLostReason::Destroyed {
-                on_lost.report(format!("device lost: {message}"));
-            }
+            on_lost.report(format!("device lost ({reason:?}): {message}"));
         });
         Ok(Self { device, queue, info, faults })
     }
@@ -87,4 +91,29 @@ fn suffices(info: &AdapterInfo) -> Result<()> {
         ),
         expected: format!("{WORKGROUP_LANES} lanes, {WORKGROUP_BYTES} bytes, {STORAGE_BUFFERS}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{GpuDevice, Options, Selection};
+    use cherenkov_model::device::{Device, Limits, PageId, SlotId};
+    use cherenkov_model::{Batch, Keep};
+
+    #[test]
+    fn a_device_that_is_gone_is_an_error() {
+        let Ok(mut device) = GpuDevice::new(&Selection::Any, Options::new(1e-6)) else {
+            println!("no adapter: 1 check not run (a device that is gone)");
+            return;
+        };
+        let x = device.act(8);
+        device.allocate(Limits { rows: 4, slots: 1, pages: 1, page_rows: 16 }).unwrap();
+        let mut batch = Batch::default();
+        batch.push(SlotId(0), 0, &[1], &[PageId(0)], Keep::All);
+        device.begin(&batch).unwrap();
+        assert_eq!(device.fetch(x).unwrap(), [0.0; 8]);
+        device.gpu.device.destroy();
+        let error = device.fetch(x).unwrap_err().to_string();
+        assert!(error.contains("the GPU failed"), "{error}");
+        assert!(device.vector(&[1.0]).is_err());
+    }
 }

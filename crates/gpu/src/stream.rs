@@ -7,7 +7,7 @@
 use crate::adapters::Kind;
 use crate::arena::Buf;
 use crate::device::ParamPath;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gpu::{Gpu, PARAM_BYTES};
 use crate::pipelines::Pipeline;
 use std::sync::Arc;
@@ -221,11 +221,11 @@ impl Stream {
         self.flush()?;
         let (send, receive) = std::sync::mpsc::channel();
         back.slice(..total).map_async(wgpu::MapMode::Read, move |r| drop(send.send(r)));
-        let lost = |why: String| Error::Lost { why };
+        let faults = self.gpu.faults.clone();
         self.counts.waits += 1;
         let mut mapped = None;
         for _ in 0..self.looks {
-            self.gpu.device.poll(wgpu::PollType::Poll).map_err(|e| lost(e.to_string()))?;
+            self.gpu.device.poll(wgpu::PollType::Poll).map_err(|e| faults.fail(e))?;
             mapped = receive.try_recv().ok();
             if mapped.is_some() {
                 break;
@@ -234,13 +234,13 @@ impl Stream {
         }
         if mapped.is_none() {
             let polled = self.gpu.device.poll(wgpu::PollType::wait_indefinitely());
-            polled.map_err(|e| lost(e.to_string()))?;
+            polled.map_err(|e| faults.fail(e))?;
             mapped = receive.try_recv().ok();
         }
         self.gpu.faults.check()?;
-        let mapped = mapped.ok_or_else(|| lost("a finished copy was not handed over".into()))?;
-        mapped.map_err(|e| lost(e.to_string()))?;
-        let view = back.slice(..total).get_mapped_range().map_err(|e| lost(e.to_string()))?;
+        let mapped = mapped.ok_or_else(|| faults.fail("a finished copy was not handed over"))?;
+        mapped.map_err(|e| faults.fail(e))?;
+        let view = back.slice(..total).get_mapped_range().map_err(|e| faults.fail(e))?;
         let taken = take(&view);
         drop(view);
         back.unmap();
