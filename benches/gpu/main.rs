@@ -1,6 +1,8 @@
 //! What the verbs cost on a GPU, at the geometry of the official model.
 //!
-//! `cargo bench -p cherenkov-gpu -- [--adapter NAME] [--small] [--rows 1,8,512] [verbs|token]`
+//! `cargo bench -p cherenkov-gpu -- [--adapter NAME] [--small] [--rows 1,8,512] [verbs|token|profile]`
+//!
+//! `profile` shows the GPU's own time by kernel over whole passes (one kernel at a time).
 //!
 //! Weights are random. A time is the wall time of many calls over their number, with one wait at the
 //! end; `route` waits every time, as it does in use. Bytes are those of the weights, read once.
@@ -8,7 +10,7 @@
 mod layer;
 mod weights;
 
-use cherenkov_gpu::{GpuDevice, Options, Selection};
+use cherenkov_gpu::{GpuDevice, Options, Profiling, Selection};
 use cherenkov_model::device::Device;
 use layer::{Layer, Shape};
 use std::time::Instant;
@@ -20,6 +22,7 @@ struct Settings {
     rows: Vec<usize>,
     verbs: bool,
     token: bool,
+    profile: bool,
     /// Calls per measurement.
     calls: usize,
 }
@@ -39,8 +42,9 @@ fn settings() -> Settings {
         selection: after("--adapter").map_or(Selection::Any, Selection::Named),
         shape: if small { Shape::small() } else { Shape::official() },
         rows: rows.split(',').map(|r| r.parse().expect("a number of rows")).collect(),
-        verbs: named("verbs") || !named("token"),
-        token: named("token") || !named("verbs"),
+        verbs: named("verbs") || !(named("token") || named("profile")),
+        token: named("token") || !(named("verbs") || named("profile")),
+        profile: named("profile"),
         calls: if small { 3 } else { 100 },
     }
 }
@@ -70,9 +74,25 @@ fn report(what: &str, rows: usize, micros: f64, bytes: usize) {
     println!("| {what:40} | {rows:5} | {micros:10.1} | {rate:8.0} |");
 }
 
+/// Time on the GPU by kernel, the dearest first.
+fn profile(device: &mut GpuDevice, rows: usize) {
+    let mut costs = device.costs();
+    costs.sort_by(|a, b| b.1.micros.total_cmp(&a.1.micros));
+    let all: f64 = costs.iter().map(|(_, c)| c.micros).sum();
+    for (name, cost) in costs {
+        let (each, share) = (cost.micros / cost.runs as f64, 100.0 * cost.micros / all);
+        let runs = cost.runs;
+        println!(
+            "| {name:40} | {rows:5} rows | {runs:6} runs | {each:9.2} us each | {share:5.1} % |"
+        );
+    }
+}
+
 fn main() {
     let s = settings();
-    let mut device = match GpuDevice::new(&s.selection, Options::new(1e-6)) {
+    let profiling = if s.profile { Profiling::Kernels } else { Profiling::Off };
+    let options = Options { profiling, ..Options::new(1e-6) };
+    let mut device = match GpuDevice::new(&s.selection, options) {
         Ok(device) => device,
         Err(error) => return println!("not measured: {error}"),
     };
@@ -87,6 +107,11 @@ fn main() {
         }
         if s.token {
             layers.token(&mut device, rows, s.calls.div_ceil(20));
+        }
+        if s.profile {
+            device.costs();
+            layers.token(&mut device, rows, 1);
+            profile(&mut device, rows);
         }
     }
     for (what, bytes) in device.memory() {

@@ -11,8 +11,9 @@ use crate::error::{Error, Result};
 use crate::gpu::{Gpu, PARAM_BYTES};
 use crate::kernels::{Kernel, LANES, Variant};
 use crate::pipelines::Pipelines;
+use crate::profile::{Cost, Profile, Profiling};
 use crate::state::{DeltaState, KvState, Ring, State};
-use crate::stream::Stream;
+use crate::stream::{Counts, Stream};
 use crate::tables::{Rope, Tables};
 use crate::verbs::hyper::Write;
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
@@ -44,6 +45,8 @@ pub struct Options {
     pub slab_bytes: u64,
     /// How kernels see a bank of several slabs.
     pub slabs: SlabPath,
+    /// Whether kernels are measured.
+    pub profiling: Profiling,
 }
 
 /// How kernels see a bank of several slabs.
@@ -64,6 +67,7 @@ impl Options {
             buffer_bytes: None,
             slab_bytes: SLAB_BYTES,
             slabs: SlabPath::Best,
+            profiling: Profiling::Off,
         }
     }
 }
@@ -157,8 +161,12 @@ impl GpuDevice {
         let path = param_path(&gpu.info, options.params)?;
         let mut arena = Arena::new(gpu.clone(), options.buffer_bytes);
         let nothing = arena.storage("tables", 16)?;
+        let mut stream = Stream::new(gpu.clone(), path);
+        if options.profiling == Profiling::Kernels {
+            stream.profile = Profile::new(&gpu);
+        }
         Ok(Self {
-            stream: Arc::new(Mutex::new(Stream::new(gpu.clone(), path))),
+            stream: Arc::new(Mutex::new(stream)),
             pipelines: Pipelines::new(gpu.clone()),
             arena,
             gpu,
@@ -183,6 +191,17 @@ impl GpuDevice {
     /// The adapter in use.
     pub fn adapter(&self) -> &AdapterInfo {
         &self.gpu.info
+    }
+
+    /// What has been done so far.
+    pub fn counts(&self) -> Counts {
+        self.stream().counts
+    }
+
+    /// Time on the GPU by kernel and its workgroups since the last call; nothing unless asked for and
+    /// possible.
+    pub fn costs(&mut self) -> Vec<(String, Cost)> {
+        self.stream().profile.as_mut().map(Profile::take).unwrap_or_default()
     }
 
     pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {

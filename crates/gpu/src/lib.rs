@@ -25,6 +25,7 @@ mod gpu;
 pub mod kernels;
 pub mod params;
 mod pipelines;
+mod profile;
 mod state;
 mod stream;
 mod tables;
@@ -34,6 +35,8 @@ pub use adapters::{AdapterInfo, Backend, Features, Kind, Limits, Selection, adap
 pub use bank::{GpuBank, Landing};
 pub use device::{GpuDevice, GpuMatrix, GpuVector, Options, ParamPath, SlabPath};
 pub use error::{Error, Result};
+pub use profile::{Cost, Profiling};
+pub use stream::Counts;
 pub use verbs::resident::{MoeActs, MoeWeights, Residency};
 
 /// Name of the device in messages.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 /// A compiled kernel.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
+    pub name: &'static str,
     pub raw: wgpu::ComputePipeline,
     layout: wgpu::BindGroupLayout,
 }
@@ -126,5 +127,5 @@ fn compile(gpu: &Gpu, kernel: Kernel, params: Option<&wgpu::BindGroupLayout>) ->
         },
         cache: None,
     });
-    Pipeline { raw, layout }
+    Pipeline { name: kernel.name(), raw, layout }
 }

@@ -10,6 +10,7 @@ use crate::device::ParamPath;
 use crate::error::Result;
 use crate::gpu::{Gpu, PARAM_BYTES};
 use crate::pipelines::Pipeline;
+use crate::profile::Profile;
 use std::sync::Arc;
 
 /// Parameter blocks of one submission, where parameters do not travel inside the commands.
@@ -85,9 +86,12 @@ const LOOKS: u32 = 2000;
 
 /// What a stream has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub struct Counts {
+    /// Kernels run.
     pub dispatches: u64,
+    /// Times that commands were handed over.
     pub submissions: u64,
+    /// Times that the host waited.
     pub waits: u64,
 }
 
@@ -103,6 +107,7 @@ pub(crate) struct Stream {
     /// Kernels since the last submission.
     waiting: u32,
     looks: u32,
+    pub profile: Option<Profile>,
     pub counts: Counts,
 }
 
@@ -118,6 +123,7 @@ impl Stream {
             back: None,
             waiting: 0,
             looks,
+            profile: None,
             counts: Counts::default(),
         }
     }
@@ -143,10 +149,7 @@ impl Stream {
         if self.waiting >= EARLY || self.ring.as_ref().is_some_and(ParamRing::is_full) {
             self.flush()?;
         }
-        if self.pass.is_none() {
-            let pass = self.encoder().begin_compute_pass(&Default::default());
-            self.pass = Some(pass.forget_lifetime());
-        }
+        self.open_pass(pipeline.name, grid)?;
         let pass = self.pass.as_mut().expect("just begun");
         pass.set_pipeline(&pipeline.raw);
         pass.set_bind_group(0, group, &[]);
@@ -160,6 +163,25 @@ impl Stream {
         pass.dispatch_workgroups(grid[0], grid[1], grid[2]);
         self.counts.dispatches += 1;
         self.waiting += 1;
+        Ok(())
+    }
+
+    /// Makes sure that a pass is open; a profile wants one per kernel.
+    fn open_pass(&mut self, name: &'static str, grid: [u32; 3]) -> Result<()> {
+        if self.profile.as_ref().is_some_and(Profile::is_full) {
+            self.flush()?;
+        }
+        let mut profile = self.profile.take();
+        if profile.is_some() {
+            self.pass = None;
+        }
+        if self.pass.is_none() {
+            let timestamp_writes = profile.as_mut().map(|p| p.next((name, grid)));
+            let descriptor = wgpu::ComputePassDescriptor { label: Some(name), timestamp_writes };
+            let pass = self.encoder().begin_compute_pass(&descriptor);
+            self.pass = Some(pass.forget_lifetime());
+        }
+        self.profile = profile;
         Ok(())
     }
 
@@ -189,7 +211,10 @@ impl Stream {
     /// Hands everything so far to the GPU.
     pub fn flush(&mut self) -> Result<()> {
         self.pass = None;
-        if let Some(encoder) = self.encoder.take() {
+        if let Some(mut encoder) = self.encoder.take() {
+            if let Some(profile) = &self.profile {
+                profile.resolve(&mut encoder);
+            }
             if let Some(ring) = &mut self.ring {
                 self.gpu.queue.write_buffer(&ring.buffer, 0, &ring.host);
                 ring.host.clear();
@@ -197,6 +222,9 @@ impl Stream {
             self.gpu.queue.submit([encoder.finish()]);
             self.counts.submissions += 1;
             self.waiting = 0;
+            if let Some(profile) = &mut self.profile {
+                profile.collect(&self.gpu)?;
+            }
         }
         self.gpu.faults.check()
     }
