@@ -122,3 +122,23 @@ async fn several_answers_read_their_prompt_once() {
     assert!(s.control.read() < prompt + 30, "found {} of {prompt}", s.control.read());
     s.stop().await.unwrap();
 }
+
+/// Tokens that a step drew too many of were never drawn: penalties do not count them.
+#[tokio::test(flavor = "multi_thread")]
+async fn drafts_change_no_answer_that_is_cut() {
+    let replies = [("topic", "cut short cut short cut short cut short\n</think>\n\nNever said.")];
+    let mut answers = Vec::new();
+    for drafts in [0, 3] {
+        let engine = Scripted::replies(&replies).with(|info| info.drafts = drafts);
+        let s = scripted(engine, options()).await;
+        for budget in 1..8 {
+            let mut body = ask(1, 0.0);
+            body["thinking_budget"] = json!(budget);
+            body["frequency_penalty"] = json!(0.75);
+            let reply = s.client().post(CHAT, &body).await.json();
+            answers.push((reply["choices"].clone(), reply["usage"]["completion_tokens"].clone()));
+        }
+        s.stop().await.unwrap();
+    }
+    assert_eq!(answers[..7], answers[7..]);
+}

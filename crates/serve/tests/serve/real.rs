@@ -39,14 +39,15 @@ async fn pocket(drafts: usize, serve: ServeOptions) -> Running {
 
 fn ask(text: &str, temperature: f64) -> Value {
     json!({ "messages": [{ "role": "user", "content": text }], "enable_thinking": false,
-        "temperature": temperature, "seed": 3, "max_tokens": 12 })
+        "temperature": temperature, "seed": 3, "max_tokens": 8 })
 }
 
 /// Company, drafts and checkpoints change no answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_of_the_bundled_model_depend_on_nothing_else() {
     let texts = ["Hello", "What is water?", "Count to three."];
-    for temperature in [0.0, 0.9] {
+    // Greedy answers are those of the scripted engines' tests; the reference is slow.
+    for temperature in [0.9] {
         let alone = pocket(0, ServeOptions { checkpoints: 0, ..options() }).await;
         let mut expected = Vec::new();
         for text in texts {
