@@ -114,10 +114,10 @@ trait Alone: Sized {
 
 impl<D> Alone for Compared<D> {}
 
-/// Bounds of the cpu device, which keeps keys and values in half precision: 11 bits of a score of
-/// about 10 are 5e-3 of a weight.
+/// Bounds of the cpu device, which keeps keys, values and index keys in half precision: 11 bits of
+/// an attention score of about 10 are 5e-3 of a weight, and of a block's score a few times 5e-4.
 fn cpu_bounds() -> Bounds {
-    Bounds::int8().with(Verb::Attend, 5e-3)
+    Bounds::int8().with(Verb::Attend, 5e-3).with(Verb::Select, 2e-3)
 }
 
 fn isa(name: &str) -> anyhow::Result<Isa> {

@@ -93,3 +93,23 @@ fn a_conversation_that_outgrows_the_context_says_so_and_goes_on() {
     s.send_control('d').unwrap();
     s.exp_eof().unwrap();
 }
+
+#[test]
+fn a_checkpoint_is_packed_only_after_a_yes_with_a_bar_and_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("model");
+    common::wordy_checkpoint(&source);
+    let ask = |answer: &str| {
+        let mut command = command();
+        command.args(["run", "hi", "-n", "4", "--no-eos", "-m"]).arg(&source);
+        command.env("XDG_CACHE_HOME", dir.path()).env("HOME", dir.path()).env("TERM", "xterm");
+        let mut session = spawn_command(command, Some(WAIT_MS)).unwrap();
+        session.exp_string("Pack now? [Y/n] ").unwrap();
+        session.send_line(answer).unwrap();
+        session.exp_eof().unwrap()
+    };
+    assert!(ask("n").contains("error: not packed"));
+    let packed = ask("y");
+    assert!(packed.contains("packed ") && packed.contains(" left"), "{packed}");
+    assert!(dir.path().join("cherenkov/packed").is_dir());
+}

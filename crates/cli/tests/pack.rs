@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{bundled_store, command, refused, run, store_copy};
+use common::{command, refused, run, store_copy, wordy_checkpoint};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -128,5 +128,28 @@ fn devices_are_compared_on_the_bundled_model() {
     assert_eq!(ended.code, 0, "{ended:?}");
     assert!(ended.err.contains("\"Who is Mira?\": 14 + 8 tokens agree"), "{}", ended.err);
     assert!(ended.err.contains("agrees with the exact reference in every verb"), "{}", ended.err);
-    assert!(bundled_store().is_dir());
+}
+
+#[test]
+fn a_checkpoint_answers_like_the_store_made_from_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, store) = (dir.path().join("model"), dir.path().join("store"));
+    wordy_checkpoint(&source);
+    let answer = |model: &Path, more: &[&str]| {
+        let mut command = command();
+        command.args(["run", "hi", "--no-eos", "-n", "24", "-m", str(model)]).args(more);
+        command.env("XDG_CACHE_HOME", dir.path()).env("HOME", dir.path());
+        let ended = common::Ended::from(command.env("LOCALAPPDATA", dir.path()).output().unwrap());
+        assert_eq!(ended.code, 0, "{ended:?}");
+        ended.out
+    };
+    assert_eq!(run(&["pack", str(&source), str(&store)]).code, 0);
+    let text = answer(&source, &["--yes"]);
+    assert!(!text.trim().is_empty());
+    // Without generation_config.json a model is greedy.
+    assert_eq!(text, answer(&store, &["--drafts", "0", "--pool", "2", "--threads", "1"]));
+    let headless = dir.path().join("headless");
+    assert_eq!(run(&["pack", str(&source), str(&headless), "--drop-draft"]).code, 0);
+    assert_eq!(text, answer(&headless, &[]), "two drafts are no default without a head");
+    refused(&["run", "hi", "-m", str(&headless), "--drafts", "1"], 2, &["no draft head"]);
 }

@@ -99,3 +99,42 @@ pub fn store_copy(to: &Path) {
 pub fn bundled_store() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/pocket")
 }
+
+/// Makes a checkpoint of random weights that has words: a fixture whose vocabulary is stretched to
+/// that of the bundled tokenizer by repeating rows.
+pub fn wordy_checkpoint(to: &Path) {
+    const VOCAB: usize = 4096;
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/random/silu");
+    std::fs::create_dir_all(to).unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        std::fs::copy(bundled_store().join(name), to.join(name)).unwrap();
+    }
+    let config = std::fs::read_to_string(from.join("config.json")).unwrap();
+    let config = config.replace("\"vocab_size\": 96", &format!("\"vocab_size\": {VOCAB}"));
+    std::fs::write(to.join("config.json"), config).unwrap();
+    let bytes = std::fs::read(from.join("model.safetensors")).unwrap();
+    let (length, rest) = bytes.split_first_chunk::<8>().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let mut header: serde_json::Value = serde_json::from_slice(header).unwrap();
+    let mut stretched = Vec::new();
+    for (name, tensor) in header.as_object_mut().unwrap() {
+        if name == "__metadata__" {
+            continue;
+        }
+        let offset = |i: usize| tensor["data_offsets"][i].as_u64().unwrap() as usize;
+        let values = &data[offset(0)..offset(1)];
+        let at = stretched.len();
+        let count = if name.contains("embed_tokens") || name.contains("lm_head") {
+            let rows = tensor["shape"][0].as_u64().unwrap() as usize;
+            tensor["shape"][0] = VOCAB.into();
+            values.len() / rows * VOCAB
+        } else {
+            values.len()
+        };
+        stretched.extend(values.iter().cycle().take(count));
+        tensor["data_offsets"] = serde_json::json!([at, stretched.len()]);
+    }
+    let header = header.to_string();
+    let parts = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &stretched];
+    std::fs::write(to.join("model.safetensors"), parts.concat()).unwrap();
+}
