@@ -2,6 +2,7 @@
 //!
 //! Owns: the probe, the order of preference. Never: opening a device (see `gpu`).
 
+use crate::arena;
 use crate::error::{Error, Result};
 use std::fmt;
 
@@ -78,6 +79,8 @@ pub struct AdapterInfo {
     pub backend: Backend,
     /// Its sort.
     pub kind: Kind,
+    /// Its own memory, bytes; only Vulkan says. For integrated ones a part of the system's.
+    pub memory_bytes: Option<u64>,
     /// Its limits.
     pub limits: Limits,
     /// Its features.
@@ -185,6 +188,7 @@ fn describe(adapter: &wgpu::Adapter) -> Option<AdapterInfo> {
             wgpu::DeviceType::Cpu => Kind::Software,
             wgpu::DeviceType::Other => Kind::Unknown,
         },
+        memory_bytes: arena::own_memory(adapter),
         limits: Limits {
             buffer_bytes: limits.max_buffer_size,
             binding_bytes: limits.max_storage_buffer_binding_size,

@@ -1,6 +1,7 @@
 //! Memory of the device, and the one place that asks the driver for trust.
 //!
-//! Owns: buffers and their tally, shader modules compiled without run-time checks.
+//! Owns: buffers and their tally, shader modules compiled without run-time checks, the size of an
+//! adapter's memory.
 //! Never: what lies in a buffer.
 //! Invariant: no buffer is larger than the adapter can bind; running out is an error, not a panic.
 #![allow(unsafe_code)]
@@ -111,6 +112,28 @@ impl Arena {
         polled.map_err(|e| self.gpu.faults.fail(e))?;
         self.gpu.faults.check()
     }
+}
+
+/// Bytes of the adapter's own memory, where its interface says.
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) fn own_memory(adapter: &wgpu::Adapter) -> Option<u64> {
+    /// `VK_MEMORY_HEAP_DEVICE_LOCAL_BIT`.
+    const DEVICE_LOCAL: u32 = 1;
+    // SAFETY: the adapter outlives the borrowed handles, and nothing is changed through them.
+    let properties = unsafe {
+        let vulkan = adapter.as_hal::<wgpu::hal::api::Vulkan>()?;
+        let instance = vulkan.shared_instance().raw_instance();
+        instance.get_physical_device_memory_properties(vulkan.raw_physical_device())
+    };
+    let heaps = &properties.memory_heaps[..properties.memory_heap_count as usize];
+    let own = heaps.iter().filter(|heap| heap.flags.as_raw() & DEVICE_LOCAL != 0);
+    own.map(|heap| heap.size).max()
+}
+
+/// Bytes of the adapter's own memory, where its interface says.
+#[cfg(target_vendor = "apple")]
+pub(crate) fn own_memory(_adapter: &wgpu::Adapter) -> Option<u64> {
+    None
 }
 
 /// Compiles one of this crate's kernels.

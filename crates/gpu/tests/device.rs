@@ -54,7 +54,8 @@ fn an_adapter_that_is_not_there_is_named() {
 #[test]
 fn adapters_describe_themselves() {
     for adapter in adapters() {
-        println!("{adapter}: {:?} {:?}", adapter.limits, adapter.features);
+        let (limits, features) = (adapter.limits, adapter.features);
+        println!("{adapter}: {limits:?} {features:?} {:?} bytes", adapter.memory_bytes);
         assert!(!adapter.name.is_empty() && adapter.limits.binding_bytes >= 128 << 20);
     }
 }
