@@ -40,6 +40,8 @@ const DELTA_PARTS: u32 = 4;
 const HEAD_LANES: u32 = 128;
 /// Lanes of a workgroup that sums over a slice of a row.
 const SUM_LANES: u32 = 256;
+/// Most quads that a lane of a norm holds.
+const CHUNKS_MAX: u32 = 16;
 /// Lanes of an elementwise workgroup.
 pub(crate) const LANES: u32 = 64;
 
@@ -56,17 +58,26 @@ pub enum Kernel {
     /// Rows of a table.
     Embed(Encoding),
     /// RMS norm.
-    Norm,
+    Norm {
+        /// Quads per lane, where slices are whole quads.
+        chunks: Option<u32>,
+    },
     /// Streams from one row.
     Repeat,
     /// Chosen rows.
     Gather,
     /// Gated mean of streams.
-    HyperMix,
+    HyperMix {
+        /// Streams.
+        count: u32,
+    },
     /// Gated addition to streams.
     HyperWrite,
     /// Gated addition to streams and their norm.
-    HyperTurn,
+    HyperTurn {
+        /// Quads per lane.
+        chunks: u32,
+    },
     /// Causal convolution.
     Conv,
     /// Rows enter a ring.
@@ -136,7 +147,10 @@ pub enum Kernel {
         slabs: u32,
     },
     /// Weighted sum of expert outputs.
-    Combine,
+    Combine {
+        /// Experts per row.
+        k: u32,
+    },
     /// Gated n-gram embeddings.
     NgramGate,
 }
@@ -171,6 +185,10 @@ impl Kernel {
             | Self::ExpertUp { rows, .. }
             | Self::ExpertDown { rows, .. } => rows,
             Self::DeltaScan { chunk } => chunk,
+            Self::Norm { chunks } => chunks.unwrap_or(1),
+            Self::HyperTurn { chunks } => chunks,
+            Self::HyperMix { count } => count,
+            Self::Combine { k } => k,
             Self::Attend { share, .. } => share,
             _ => 1,
         }
@@ -261,6 +279,12 @@ impl Kernel {
         }
     }
 
+    /// Quads per lane of a slice of `width` values, where that is possible.
+    pub(crate) fn chunks(width: u32) -> Option<u32> {
+        let chunks = (width / 4).div_ceil(SUM_LANES);
+        (width.is_multiple_of(4) && (1..=CHUNKS_MAX).contains(&chunks)).then_some(chunks)
+    }
+
     /// The kernel that walks delta states of this key width.
     pub(crate) fn delta_scan(key_dim: u32) -> Self {
         Self::DeltaScan { chunk: key_dim.div_ceil(DELTA_PARTS) }
@@ -270,10 +294,13 @@ impl Kernel {
 /// One of each kernel; for tests.
 pub fn samples() -> Vec<Kernel> {
     use Kernel as K;
-    let mut all =
-        vec![K::Norm, K::Repeat, K::Gather, K::HyperMix, K::HyperWrite, K::HyperTurn, K::Conv];
-    all.extend([K::Keep, K::Recall, K::DeltaPrepare, K::DeltaFinish, K::Scores, K::Select]);
-    all.extend([K::Join, K::Route { room: EXPERTS_MAX }, K::Jobs, K::Combine, K::NgramGate]);
+    let mut all = vec![K::Repeat, K::Gather, K::HyperWrite, K::Conv, K::Keep, K::Recall];
+    all.extend([K::DeltaPrepare, K::DeltaFinish, K::Scores, K::Select, K::Join]);
+    all.extend([K::Route { room: EXPERTS_MAX }, K::Jobs, K::NgramGate]);
+    all.extend([None, Some(1), Some(10)].map(|chunks| K::Norm { chunks }));
+    all.extend([1, 3].map(|chunks| K::HyperTurn { chunks }));
+    all.extend([1, 4].map(|count| K::HyperMix { count }));
+    all.extend([1, 10].map(|k| K::Combine { k }));
     all.extend([8, 32].map(|chunk| K::DeltaScan { chunk }));
     for head in [64, 256] {
         all.extend([K::Query { head }, K::Append { head }, K::Pool { head }]);

@@ -51,16 +51,21 @@ impl Kernel {
                 recipe!("linear", Linear, [R, R, W, R], [], [COMMON], "product/linear.wgsl")
             }
             Self::Embed(_) => recipe!("embed", Embed, [R, R, W], TABLE, [], "rows/embed.wgsl"),
-            Self::Norm => recipe!("norm", Norm, [R, R, W], SUM, [REDUCE], "rows/norm.wgsl"),
+            Self::Norm { chunks: None } => {
+                recipe!("norm", Norm, [R, R, W], SUM, [REDUCE], "rows/norm.wgsl")
+            }
+            Self::Norm { .. } => {
+                recipe!("norm", Norm, [R, R, W], SUM, [REDUCE], "rows/norm_quads.wgsl")
+            }
             Self::Repeat => recipe!("repeat", Repeat, [R, W], [], [], "rows/repeat.wgsl"),
             Self::Gather => recipe!("gather", Gather, [R, R, W], [], [], "rows/gather.wgsl"),
-            Self::HyperMix => {
+            Self::HyperMix { .. } => {
                 recipe!("hyper mix", Streams, [R, R, W], [], [COMMON], "hyper/mix.wgsl")
             }
             Self::HyperWrite => {
                 recipe!("hyper write", Streams, [R, R, W], [], [], "hyper/write.wgsl")
             }
-            Self::HyperTurn => {
+            Self::HyperTurn { .. } => {
                 recipe!("hyper turn", Turn, [R, R, R, W, W], SUM, [REDUCE], "hyper/turn.wgsl")
             }
             Self::Conv => {
@@ -148,7 +153,7 @@ impl Kernel {
             Self::ExpertDown { .. } => {
                 recipe!("expert down", ExpertDown, [R, R, R, W], JOBS, [], "moe/down.wgsl")
             }
-            Self::Combine => {
+            Self::Combine { .. } => {
                 recipe!("combine", Combine, [R, R, R, W], [], [], "moe/combine.wgsl")
             }
             _ => recipe!(

@@ -57,7 +57,7 @@ impl GpuDevice {
         }
         self.product(&w.up, &rank, rows, &gates, Epilogue::Plain)?;
         let params = params::Streams { width: out.width, count };
-        self.each(Kernel::HyperMix, &[&normed, &gates, &to], &params, (rows, out.width))
+        self.each(Kernel::HyperMix { count }, &[&normed, &gates, &to], &params, (rows, out.width))
     }
 
     /// The normed streams; a write that waits for them is done on the way.
@@ -68,16 +68,19 @@ impl GpuDevice {
         normed: &Buf,
     ) -> Result<()> {
         let (rows, count) = (self.rows(), w.count as u32);
-        match self.waiting_write.take_if(|write| write.stream == stream) {
+        let waiting = self.waiting_write.filter(|write| write.stream == stream);
+        match waiting.zip(Kernel::chunks(stream.width / count)) {
+            // This does the write first, if one waits.
             None => {
                 let from = self.buf(stream)?;
                 self.norm_rows(&w.norm, count, &from, rows, normed)
             }
-            Some(write) => {
+            Some((write, chunks)) => {
+                self.waiting_write = None;
                 let [y, gate, streams] = self.write_bufs(write)?;
                 let params = params::Turn { width: write.y.width, count, eps: self.eps };
                 let buffers = [&y, &gate, &w.norm.buf, &streams, normed];
-                self.run(Kernel::HyperTurn, &buffers, &params, [count, rows, 1])
+                self.run(Kernel::HyperTurn { chunks }, &buffers, &params, [count, rows, 1])
             }
         }
     }

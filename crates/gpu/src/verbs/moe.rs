@@ -280,7 +280,7 @@ impl GpuDevice {
         let buffers = [self.buf(parts)?, self.buf(shared)?, self.buf(out)?];
         let params = params::Combine { width: out.width, k: k as u32 };
         let bound = [table, &buffers[0], &buffers[1], &buffers[2]];
-        self.each(Kernel::Combine, &bound, &params, (self.rows(), out.width))
+        self.each(Kernel::Combine { k: params.k }, &bound, &params, (self.rows(), out.width))
     }
 }
 

@@ -57,7 +57,8 @@ impl GpuDevice {
         out: &Buf,
     ) -> Result<()> {
         let params = params::Norm { width: w.len / groups, groups, eps: self.eps };
-        self.run(Kernel::Norm, &[x, &w.buf, out], &params, [groups, rows, 1])
+        let kernel = Kernel::Norm { chunks: Kernel::chunks(params.width) };
+        self.run(kernel, &[x, &w.buf, out], &params, [groups, rows, 1])
     }
 
     pub(crate) fn verb_norm(

@@ -16,10 +16,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (i >= p.width) {
     return;
   }
+  let at = group.y * p.count * p.width + i;
+  let gate$r = gates[at + $ru * p.width];
+  let n$r = normed[at + $ru * p.width];
   var sum = 0.0;
-  for (var c = 0u; c < p.count; c = c + 1u) {
-    let at = (group.y * p.count + c) * p.width + i;
-    sum = fma(sigmoid(gates[at]), normed[at], sum);
-  }
+  sum = fma(sigmoid(gate$r), n$r, sum);
   output[group.y * p.width + i] = sum / f32(p.count);
 }

@@ -18,10 +18,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (i >= p.width) {
     return;
   }
+  let weight$r = bitcast<f32>(routes[row * 2u * p.k + p.k + $ru]);
+  let part$r = parts[(row * p.k + $ru) * p.width + i];
   var sum = 0.0;
-  for (var r = 0u; r < p.k; r = r + 1u) {
-    let weight = bitcast<f32>(routes[row * 2u * p.k + p.k + r]);
-    sum = fma(weight, parts[(row * p.k + r) * p.width + i], sum);
-  }
+  sum = fma(weight$r, part$r, sum);
   output[row * p.width + i] = sum + shared_part[row * p.width + i];
 }
