@@ -8,7 +8,7 @@ use cherenkov_format::{Bits, Encoding, Group, Matrix};
 use cherenkov_gpu::{
     Error, GpuDevice, MoeActs, MoeWeights, Options, Selection, SlabPath, adapters,
 };
-use cherenkov_model::device::{Device, Limits, PageId, Shared, SlotId, TopkNorm};
+use cherenkov_model::device::{Device, Limits, PageId, Recall, Shared, SlotId, TopkNorm};
 use cherenkov_model::{Batch, Keep};
 use common::Runner;
 
@@ -196,5 +196,43 @@ fn resident_experts_change_no_bit() {
             assert_eq!(found, d.fetch(y).unwrap(), "{rows} rows");
             assert!(found.iter().all(|v| v.is_finite()));
         }
+    }
+}
+
+/// A hyper-connection's write is done with the read that follows, or before anyone looks.
+#[test]
+fn a_write_that_waits_is_never_missed() {
+    for mut d in devices("waiting writes", 4, Options::new(1e-6)) {
+        let (y, gate, stream, copy) = (d.act(8), d.act(2), d.act(16), d.act(16));
+        let lane = d.row_lane(16, 1);
+        let ones = d.vector(&[1.0; 16]).unwrap();
+        d.allocate(LIMITS).unwrap();
+        // A stream of ones gains 2 * 3 and 4 * 3.
+        let start = |d: &mut GpuDevice| {
+            d.begin(&batch(&[0])).unwrap();
+            d.put(y, &[3.0; 8]).unwrap();
+            d.put(gate, &[2.0, 4.0]).unwrap();
+            d.put(stream, &[1.0; 16]).unwrap();
+            d.hyper_write(y, gate, stream).unwrap();
+        };
+        let expected = [[7.0; 8], [13.0; 8]].concat();
+        start(&mut d);
+        assert_eq!(d.fetch(stream).unwrap(), expected, "read at once");
+        start(&mut d);
+        d.put(y, &[0.0; 8]).unwrap();
+        d.put(gate, &[0.0; 2]).unwrap();
+        assert_eq!(d.fetch(stream).unwrap(), expected, "read after its operands changed");
+        start(&mut d);
+        d.begin(&batch(&[0])).unwrap();
+        assert_eq!(d.fetch(stream).unwrap(), expected, "read in the next pass");
+        start(&mut d);
+        d.keep(lane, stream).unwrap();
+        d.put(stream, &[0.0; 16]).unwrap();
+        let kept = Recall::Kept { slot: SlotId(0), index: 0 };
+        d.recall(lane, stream, &[kept], copy).unwrap();
+        assert_eq!(d.fetch(copy).unwrap(), expected, "kept, then overwritten");
+        start(&mut d);
+        d.norm(&ones, 2, stream, copy).unwrap();
+        assert!(d.fetch(copy).unwrap().iter().all(|v| (v - 1.0).abs() < 1e-6), "normed");
     }
 }

@@ -71,10 +71,8 @@ impl GpuDevice {
         norm: TopkNorm,
         x: Act,
     ) -> Result<Buf> {
-        if k > (CHOSEN_MAX as usize).min(w.rows as usize) {
-            let what = format!("{k} experts of {} per row, at most {CHOSEN_MAX}", w.rows);
-            return Err(Error::Misuse { what });
-        }
+        let most = (CHOSEN_MAX as usize).min(w.rows as usize);
+        ensure!((1..=most).contains(&k), "{k} experts of {} per row, 1 to {most} can be", w.rows);
         ensure!(w.rows <= EXPERTS_MAX, "{} experts, at most {EXPERTS_MAX}", w.rows);
         ensure!(w.cols == x.width, "route: {x:?} by weights of {} inputs", w.cols);
         let (x, rows) = (self.buf(x)?, self.rows());
