@@ -79,7 +79,10 @@ pub enum Kernel {
         chunks: u32,
     },
     /// Causal convolution.
-    Conv,
+    Conv {
+        /// Taps.
+        kernel: u32,
+    },
     /// Rows enter a ring.
     Keep,
     /// Rows come back.
@@ -189,6 +192,7 @@ impl Kernel {
             Self::HyperTurn { chunks } => chunks,
             Self::HyperMix { count } => count,
             Self::Combine { k } => k,
+            Self::Conv { kernel } => kernel,
             Self::Attend { share, .. } => share,
             _ => 1,
         }
@@ -294,13 +298,14 @@ impl Kernel {
 /// One of each kernel; for tests.
 pub fn samples() -> Vec<Kernel> {
     use Kernel as K;
-    let mut all = vec![K::Repeat, K::Gather, K::HyperWrite, K::Conv, K::Keep, K::Recall];
+    let mut all = vec![K::Repeat, K::Gather, K::HyperWrite, K::Keep, K::Recall];
     all.extend([K::DeltaPrepare, K::DeltaFinish, K::Scores, K::Select, K::Join]);
     all.extend([K::Route { room: EXPERTS_MAX }, K::Jobs, K::NgramGate]);
     all.extend([None, Some(1), Some(10)].map(|chunks| K::Norm { chunks }));
     all.extend([1, 3].map(|chunks| K::HyperTurn { chunks }));
     all.extend([1, 4].map(|count| K::HyperMix { count }));
     all.extend([1, 10].map(|k| K::Combine { k }));
+    all.extend([1, 4].map(|kernel| K::Conv { kernel }));
     all.extend([8, 32].map(|chunk| K::DeltaScan { chunk }));
     for head in [64, 256] {
         all.extend([K::Query { head }, K::Append { head }, K::Pool { head }]);

@@ -68,7 +68,7 @@ impl Kernel {
             Self::HyperTurn { .. } => {
                 recipe!("hyper turn", Turn, [R, R, R, W, W], SUM, [REDUCE], "hyper/turn.wgsl")
             }
-            Self::Conv => {
+            Self::Conv { .. } => {
                 recipe!("conv", Conv, [R, R, R, R, W, W], TABLE, [COMMON, BATCH], "rows/conv.wgsl")
             }
             Self::Keep => recipe!("keep", Keep, [R, R, W], TABLE, [BATCH], "rows/keep.wgsl"),

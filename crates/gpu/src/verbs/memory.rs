@@ -56,7 +56,7 @@ impl GpuDevice {
         let nothing = self.nothing.clone();
         let gated = c.gated.unwrap_or(&nothing);
         let buffers = [&table, &c.taps.buf, c.input, gated, &memory, c.output];
-        self.each(Kernel::Conv, &buffers, &params, (self.rows(), width))?;
+        self.each(Kernel::Conv { kernel: c.kernel }, &buffers, &params, (self.rows(), width))?;
         if short {
             return Ok(());
         }

@@ -97,9 +97,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var value$r = vec4<f32>(0.0);
   let quad = lane % QUADS;
   if (lane < GROUPS * QUADS) {
-    for (var t = lane / QUADS; t < count; t = t + GROUPS) {
-      let v = values[places[t] + quad];
-      value$r = fma(vec4<f32>(weights[$ru * LANES + t]), v, value$r);
+    // Four tokens are loaded together and added in order; those beyond the end have no weight.
+    for (var t = lane / QUADS; t < count; t = t + 4u * GROUPS) {
+      let t1 = min(t + GROUPS, count - 1u);
+      let t2 = min(t + 2u * GROUPS, count - 1u);
+      let t3 = min(t + 3u * GROUPS, count - 1u);
+      let v0 = values[places[t] + quad];
+      let v1 = values[places[t1] + quad];
+      let v2 = values[places[t2] + quad];
+      let v3 = values[places[t3] + quad];
+      value$r = fma(vec4<f32>(weights[$ru * LANES + t]), v0, value$r);
+      value$r = fma(vec4<f32>(select(0.0, weights[$ru * LANES + t1], t + GROUPS < count)), v1, value$r);
+      value$r = fma(vec4<f32>(select(0.0, weights[$ru * LANES + t2], t + 2u * GROUPS < count)), v2, value$r);
+      value$r = fma(vec4<f32>(select(0.0, weights[$ru * LANES + t3], t + 3u * GROUPS < count)), v3, value$r);
     }
   }
   if (lane < GROUPS * QUADS) { sums[lane] = value$r; } finish(to + $ru * stride, lane);

@@ -31,17 +31,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let index = row_index(row);
   let at = row_at(row);
   let slot = run_slot(row_run(row)) * p.capacity;
+  // Both places are loaded, all taps together: waiting once is cheaper than choosing first.
+  let back$r = (p.kernel - 1u - $ru) * p.dilation;
+  let near$r = input[(row - min(back$r, at)) * p.width + i];
+  let far$r = ring[(slot + (index - min(back$r, index)) % p.capacity) * p.width + i];
+  let tap$r = taps[i * p.kernel + $ru];
   var sum = 0.0;
-  for (var j = 0u; j < p.kernel; j = j + 1u) {
-    let back = (p.kernel - 1u - j) * p.dilation;
-    var value = 0.0;
-    if (back <= at) {
-      value = input[(row - back) * p.width + i];
-    } else if (back <= index) {
-      value = ring[(slot + (index - back) % p.capacity) * p.width + i];
-    }
-    sum = fma(taps[i * p.kernel + j], value, sum);
-  }
+  sum = fma(tap$r, select(select(0.0, far$r, back$r <= index), near$r, back$r <= at), sum);
   let here = row * p.width + i;
   // A run of at most MAX_TENTATIVE rows overwrites no row that the run still needs.
   if (p.keeps == 1u) {
