@@ -286,6 +286,48 @@ impl<T> Columns<'_, T> {
     }
 }
 
+/// Sixteen columns of consecutive rows, for kernels that write through pointers.
+pub struct Patch<'a> {
+    data: *mut f32,
+    pitch: usize,
+    rows: usize,
+    life: PhantomData<&'a mut [f32]>,
+}
+
+impl Columns<'_, f32> {
+    /// Columns `column..column + 16` (counted from the first one here) of `rows` rows from `row` on.
+    ///
+    /// # Panics
+    /// When they do not exist.
+    #[inline(always)]
+    pub fn patch(&mut self, row: usize, rows: usize, column: usize) -> Patch<'_> {
+        assert!(row + rows <= self.rows && column + 16 <= self.len);
+        // SAFETY: row and column lie within the matrix.
+        let data = unsafe { self.data.add(row * self.pitch + column) };
+        Patch { data, pitch: self.pitch, rows, life: PhantomData }
+    }
+}
+
+impl Patch<'_> {
+    /// The first value; row r lies `r * pitch` values on, sixteen values each may be read and written.
+    #[inline(always)]
+    pub fn start(&mut self) -> *mut f32 {
+        self.data
+    }
+
+    /// Values from row to row.
+    #[inline(always)]
+    pub fn pitch(&self) -> usize {
+        self.pitch
+    }
+
+    /// Number of rows.
+    #[inline(always)]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+}
+
 /// A matrix whose rows are claimed one by one, by whichever worker computes them.
 pub struct Claims<'a, T> {
     data: *mut T,

@@ -7,6 +7,7 @@
 #![allow(clippy::needless_range_loop)]
 
 pub mod attention;
+pub mod blocked;
 pub mod choose;
 pub mod conv;
 pub mod delta;

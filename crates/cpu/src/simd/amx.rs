@@ -9,7 +9,8 @@
 //! groups overlap: product of g, store of g-1, float part of g-2.
 
 use super::vector::{LANES, Line};
-use super::{Panel, SEGMENT, Tiles};
+use super::{Onto, Panel, SEGMENT, Tiles};
+use crate::threads::Patch;
 use std::arch::asm;
 use std::arch::x86_64::*;
 
@@ -103,23 +104,30 @@ impl Tiles for AmxTiles {
     }
 
     #[inline(always)]
-    fn panel<const PLANES: usize>(self, panel: &Panel<'_>, out: &mut [[f32; LANES]; 16]) -> bool {
+    fn panel<const PLANES: usize>(
+        self,
+        panel: &Panel<'_>,
+        out: &mut Patch<'_>,
+        onto: Onto,
+    ) -> bool {
         if panel.rows < ROWS_MIN {
             return false;
         }
         let groups = panel.blocks.len() / BLOCK_LINES;
         assert!(groups <= SEGMENT && panel.rows <= 16 && (1..=2).contains(&PLANES));
+        assert_eq!(panel.rows, out.rows());
         // Sixteen rows are loaded for every group, whatever the panel has.
         let loaded = ((groups - 1) * panel.rows + 16) * PLANES * 64;
         assert!(panel.x.len() >= loaded, "activations are padded");
         assert!(panel.scale.len().min(panel.sum.len()) >= groups * panel.rows);
         // SAFETY: tiles are open (the caller's duty is checked by the processor: it would trap), AVX-512
-        // exists where AMX does and the shell enables it, and all accesses lie within the slices.
+        // exists where AMX does and the shell enables it, and all accesses lie within the slices and
+        // the patch.
         unsafe {
             if panel.rows == 16 {
-                multiply::<PLANES, true>(panel, groups, out);
+                multiply::<PLANES, true>(panel, groups, out, onto);
             } else {
-                multiply::<PLANES, false>(panel, groups, out);
+                multiply::<PLANES, false>(panel, groups, out, onto);
             }
         }
         true
@@ -130,12 +138,16 @@ impl Tiles for AmxTiles {
 #[repr(C, align(64))]
 struct Sums<const PLANES: usize>([[[[i32; LANES]; 16]; PLANES]; STORED]);
 
-/// One panel on its way.
-struct Work<'a, const PLANES: usize> {
-    panel: &'a Panel<'a>,
+/// One panel on its way. Pointers instead of slices: asm blocks count as writing all memory, so fields
+/// behind a reference would be read again after each.
+struct Work {
+    blocks: *const Line,
+    x: *const i8,
+    scales: *const f32,
+    sums: *const f32,
     groups: usize,
     rows: usize,
-    sums: &'a mut std::mem::MaybeUninit<Sums<PLANES>>,
+    stored: *mut i32,
     acc: [__m512; 16],
 }
 
@@ -145,22 +157,37 @@ struct Work<'a, const PLANES: usize> {
 unsafe fn multiply<const PLANES: usize, const FULL: bool>(
     panel: &Panel<'_>,
     groups: usize,
-    out: &mut [[f32; LANES]; 16],
+    out: &mut Patch<'_>,
+    onto: Onto,
 ) {
+    let mut stored = std::mem::MaybeUninit::<Sums<PLANES>>::uninit();
     let rows = if FULL { 16 } else { panel.rows };
-    let mut sums = std::mem::MaybeUninit::uninit();
     // SAFETY: see above.
     unsafe {
-        let acc = [_mm512_setzero_ps(); 16];
-        let mut work = Work::<PLANES> { panel, groups, rows, sums: &mut sums, acc };
+        let mut work = Work {
+            blocks: panel.blocks.as_ptr(),
+            x: panel.x.as_ptr(),
+            scales: panel.scale.as_ptr(),
+            sums: panel.sum.as_ptr(),
+            groups,
+            rows,
+            stored: stored.as_mut_ptr().cast(),
+            acc: [_mm512_setzero_ps(); 16],
+        };
         for g in (0..groups + 2).step_by(4) {
             phase::<PLANES, FULL, 0, 3>(&mut work, g);
             phase::<PLANES, FULL, 1, 0>(&mut work, g + 1);
             phase::<PLANES, FULL, 2, 1>(&mut work, g + 2);
             phase::<PLANES, FULL, 3, 2>(&mut work, g + 3);
         }
-        for (out, acc) in out.iter_mut().zip(work.acc).take(rows) {
-            _mm512_storeu_ps(out.as_mut_ptr(), acc);
+        let (start, pitch) = (out.start(), out.pitch());
+        for r in 0..rows {
+            let y = start.add(r * pitch);
+            let before = match onto {
+                Onto::Zero => _mm512_setzero_ps(),
+                Onto::Before => _mm512_loadu_ps(y),
+            };
+            _mm512_storeu_ps(y, _mm512_add_ps(before, work.acc[r]));
         }
     }
 }
@@ -171,24 +198,23 @@ unsafe fn multiply<const PLANES: usize, const FULL: bool>(
 /// As [`multiply`].
 #[inline(always)]
 unsafe fn phase<const PLANES: usize, const FULL: bool, const C: usize, const B: usize>(
-    work: &mut Work<'_, PLANES>,
+    work: &mut Work,
     g: usize,
 ) {
-    let (panel, rows) = (work.panel, if FULL { 16 } else { work.rows });
-    let base: *mut i32 = work.sums.as_mut_ptr().cast();
+    let rows = if FULL { 16 } else { work.rows };
     // SAFETY: see above.
     unsafe {
         if g < work.groups {
-            let b = panel.blocks.as_ptr().add(g * BLOCK_LINES + 1);
-            let a = panel.x.as_ptr().add(g * rows * PLANES * 64);
+            let b = work.blocks.add(g * BLOCK_LINES + 1);
+            let a = work.x.add(g * rows * PLANES * 64);
             if PLANES == 1 { one::<C>(a, b) } else { two::<C>(a, b) }
         }
         if g >= 1 && g - 1 < work.groups {
-            store::<PLANES, B>(base.add(B * PLANES * 256));
+            store::<PLANES, B>(work.stored.add(B * PLANES * 256));
         }
         if g >= 2 && g - 2 < work.groups {
-            let from = base.add((C + 2) % STORED * PLANES * 256);
-            floats::<PLANES, FULL>(panel, g - 2, rows, from, &mut work.acc);
+            let from = work.stored.add((C + 2) % STORED * PLANES * 256);
+            floats::<PLANES, FULL>(work, g - 2, from);
         }
     }
 }
@@ -281,20 +307,19 @@ unsafe fn store<const PLANES: usize, const C: usize>(to: *mut i32) {
 /// `from` holds the group's sums; see [`multiply`].
 #[inline(always)]
 unsafe fn floats<const PLANES: usize, const FULL: bool>(
-    panel: &Panel<'_>,
+    work: &mut Work,
     g: usize,
-    rows: usize,
     from: *const i32,
-    acc: &mut [__m512; 16],
 ) {
+    let rows = if FULL { 16 } else { work.rows };
     // SAFETY: see above.
     unsafe {
-        let header: *const __m256i = panel.blocks.as_ptr().add(g * BLOCK_LINES).cast();
+        let header: *const __m256i = work.blocks.add(g * BLOCK_LINES).cast();
         let widen = |half| _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
         let scale = widen(_mm256_loadu_si256(header));
         let bias = widen(_mm256_loadu_si256(header.add(1)));
-        let (scales, sums) = (panel.scale.as_ptr().add(g * rows), panel.sum.as_ptr().add(g * rows));
-        for r in 0..if FULL { 16 } else { rows } {
+        let (scales, sums) = (work.scales.add(g * rows), work.sums.add(g * rows));
+        for r in 0..rows {
             let mut isum = _mm512_load_si512(from.add(r * LANES).cast());
             if PLANES == 2 {
                 let low = _mm512_load_si512(from.add(256 + r * LANES).cast());
@@ -302,7 +327,7 @@ unsafe fn floats<const PLANES: usize, const FULL: bool>(
             }
             let bias = _mm512_mul_ps(bias, _mm512_set1_ps(*sums.add(r)));
             let t = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(isum), bias);
-            acc[r] = _mm512_fmadd_ps(_mm512_set1_ps(*scales.add(r)), t, acc[r]);
+            work.acc[r] = _mm512_fmadd_ps(_mm512_set1_ps(*scales.add(r)), t, work.acc[r]);
         }
     }
 }

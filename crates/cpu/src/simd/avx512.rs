@@ -5,7 +5,8 @@
 //! methods rely on it.
 
 use super::vector::{LANES, Line, Op, Simd, each_quad, words};
-use super::{NoTiles, Panel, Tiles};
+use super::{NoTiles, Onto, Panel, Tiles};
+use crate::threads::Patch;
 use std::arch::x86_64::*;
 
 /// Proof that the processor has AVX-512 F, BW, VL, DQ and VNNI; `T` says whether it has tiles too.
@@ -335,7 +336,12 @@ impl<T: Tiles> Simd for Avx512<T> {
     }
 
     #[inline(always)]
-    fn panel<const PLANES: usize>(self, panel: &Panel<'_>, out: &mut [[f32; LANES]; 16]) -> bool {
-        self.0.panel::<PLANES>(panel, out)
+    fn panel<const PLANES: usize>(
+        self,
+        panel: &Panel<'_>,
+        out: &mut Patch<'_>,
+        onto: Onto,
+    ) -> bool {
+        self.0.panel::<PLANES>(panel, out, onto)
     }
 }

@@ -19,6 +19,7 @@ mod avx512;
 mod neon;
 mod portable;
 
+use crate::threads::Patch;
 #[cfg(target_arch = "x86_64")]
 use amx::AmxTiles;
 #[cfg(target_arch = "x86_64")]
@@ -153,6 +154,15 @@ pub struct Panel<'a> {
     pub rows: usize,
 }
 
+/// What the sum of a segment is added to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Onto {
+    /// Zero: it is the first segment.
+    Zero,
+    /// What the output holds.
+    Before,
+}
+
 /// Activations that must lie behind the last ones of a [`Panel`]: sixteen rows of two planes of 64.
 pub const PANEL_PAD: usize = 2048;
 
@@ -165,7 +175,8 @@ pub trait Tiles: Copy + Send + Sync + 'static {
     /// See [`Simd::close_tiles`].
     fn close(self);
     /// See [`Simd::panel`].
-    fn panel<const PLANES: usize>(self, panel: &Panel<'_>, out: &mut [[f32; LANES]; 16]) -> bool;
+    fn panel<const PLANES: usize>(self, panel: &Panel<'_>, out: &mut Patch<'_>, onto: Onto)
+    -> bool;
 }
 
 /// No tiles are used.
@@ -185,7 +196,7 @@ impl Tiles for NoTiles {
     fn close(self) {}
 
     #[inline(always)]
-    fn panel<const PLANES: usize>(self, _panel: &Panel<'_>, _out: &mut [[f32; LANES]; 16]) -> bool {
+    fn panel<const PLANES: usize>(self, _: &Panel<'_>, _: &mut Patch<'_>, _: Onto) -> bool {
         false
     }
 }

@@ -9,7 +9,8 @@
 //! be made after detection. That makes the methods safe to call. They are inlined into the one
 //! `#[target_feature]` function of each implementation, [`Simd::call`].
 
-use super::Panel;
+use super::{Onto, Panel};
+use crate::threads::Patch;
 
 /// Lanes of a vector; also the rows of a weight tile.
 pub const LANES: usize = 16;
@@ -154,10 +155,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     #[inline(always)]
     fn close_tiles(self) {}
 
-    /// One segment of one tile times up to sixteen rows, with unpacked codes, if this instruction set
-    /// has a better way than [`Self::dots`] for that many rows; `false` if it does not.
+    /// Adds one segment of one tile times up to sixteen rows, with unpacked codes, to `out`, if this
+    /// instruction set has a better way than [`Self::dots`] for that many rows; `false` if it does not.
     #[inline(always)]
-    fn panel<const PLANES: usize>(self, _panel: &Panel<'_>, _out: &mut [[f32; LANES]; 16]) -> bool {
+    fn panel<const PLANES: usize>(self, _: &Panel<'_>, _: &mut Patch<'_>, _: Onto) -> bool {
         false
     }
 }
