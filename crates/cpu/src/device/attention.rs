@@ -17,7 +17,7 @@ use crate::threads::{Claims, Cut};
 use cherenkov_format::qwen4_exp::config::Attention;
 use cherenkov_model::device::AttentionWeights;
 use cherenkov_model::{Batch, Position, Run};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Rotations of a batch, for all attention layers.
 #[derive(Debug, Default)]
@@ -339,8 +339,7 @@ impl<E: Element> Attending<'_, E> {
             self.picks.iter().map(|p| (p.len() + 1) * spec.index_ratio).take(rows.len()).sum();
         let parts = engine.parts(tokens * spec.heads * spec.head_dim / 16).min(items.max(1));
         let parts = if parts < engine.pool.threads() { 1 } else { parts };
-        let mut claimed: Vec<AtomicU64> = Vec::new();
-        claimed.resize_with(items.div_ceil(64), AtomicU64::default);
+        let mut claimed = engine.take_claims(items);
         let claims = Claims::rows(out, heads * spec.head_dim, &mut claimed);
         let mut workers = std::mem::take(&mut engine.workers);
         let scratch = Cut::slice(&mut workers, 1, parts);
@@ -359,6 +358,7 @@ impl<E: Element> Attending<'_, E> {
                 self.item(arch, worker, run, (row, visible, first), claims.claim(item));
             }
         });
+        engine.give_claims(claimed);
         engine.workers = workers;
     }
 

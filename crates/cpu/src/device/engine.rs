@@ -12,6 +12,7 @@ use crate::simd::{Arch, Op, Simd};
 use crate::threads::{Columns, Cut, Pool, share};
 use cherenkov_format::{Bits, Encoding, MatrixRef};
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 
 /// Work below this many units (about a nanosecond each) is not worth waking threads for.
 const SMALL_WORK: usize = 4000;
@@ -62,19 +63,43 @@ pub struct Engine {
     /// One copy per number of planes.
     held: [Held; 2],
     stamps: u64,
+    /// A bit for every row of outputs that workers claim.
+    claimed: Vec<AtomicU64>,
 }
 
 impl Engine {
     /// An engine over a pool.
     pub fn new(pool: Pool, arch: Arch, planes_of_8_bits: Planes) -> Self {
         let workers = (0..pool.threads()).map(|_| Worker::default()).collect();
-        Self { pool, arch, workers, planes_of_8_bits, held: Default::default(), stamps: 0 }
+        Self {
+            pool,
+            arch,
+            workers,
+            planes_of_8_bits,
+            held: Default::default(),
+            stamps: 0,
+            claimed: Vec::new(),
+        }
     }
 
     /// Bytes of scratch memory.
     pub fn bytes(&self) -> usize {
         let held = self.held.iter().map(|h| h.quant.bytes()).sum::<usize>();
         held + self.workers.iter().map(Worker::bytes).sum::<usize>()
+    }
+
+    /// Memory for the claims of `rows` rows; give it back with [`Self::give_claims`].
+    pub fn take_claims(&mut self, rows: usize) -> Vec<AtomicU64> {
+        let mut claimed = std::mem::take(&mut self.claimed);
+        if claimed.len() * 64 < rows {
+            claimed.resize_with(rows.div_ceil(64), AtomicU64::default);
+        }
+        claimed
+    }
+
+    /// Keeps the memory for the next time.
+    pub fn give_claims(&mut self, claimed: Vec<AtomicU64>) {
+        self.claimed = claimed;
     }
 
     /// Into how many parts work of this size is cut.

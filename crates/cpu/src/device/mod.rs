@@ -72,6 +72,12 @@ pub struct CpuDevice {
     weight_bytes: usize,
 }
 
+/// A device may move to the thread that owns the engine.
+const _: () = {
+    const fn assert_send<T: Send>() {}
+    assert_send::<CpuDevice>();
+};
+
 impl CpuDevice {
     /// A device with these options.
     ///

@@ -17,7 +17,7 @@ use cherenkov_format::MatrixRef;
 use cherenkov_format::record::{Projection, RecordLayout};
 use cherenkov_model::Routes;
 use cherenkov_model::device::{Shared, TopkNorm};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// From this many experts per thread on, each is computed by one thread.
 const EXPERTS_PER_THREAD: usize = 8;
@@ -146,8 +146,7 @@ impl Experts<'_> {
     fn by_expert(&self, engine: &mut Engine, grouped: &Grouped, parts: &mut [f32]) {
         let threads = engine.pool.threads();
         let (h, width) = (self.layout.hidden(), self.layout.width());
-        let mut claimed: Vec<AtomicU64> = Vec::new();
-        claimed.resize_with((parts.len() / h).div_ceil(64), AtomicU64::default);
+        let mut claimed = engine.take_claims(parts.len() / h);
         let claims = Claims::rows(parts, h, &mut claimed);
         let mut workers = std::mem::take(&mut engine.workers);
         let scratch = Cut::slice(&mut workers, 1, threads);
@@ -182,6 +181,7 @@ impl Experts<'_> {
                 }
             }
         });
+        engine.give_claims(claimed);
         engine.workers = workers;
     }
 

@@ -4,22 +4,23 @@
 
 use crate::memory::Aligned;
 use cherenkov_format::{Encoding, Matrix, MatrixRef};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-/// A projection, on a cache line boundary.
-#[derive(Debug)]
+/// A projection, on a cache line boundary. Copies share it.
+#[derive(Clone, Debug)]
 pub struct CpuMatrix {
     rows: usize,
     cols: usize,
     encoding: Encoding,
-    bytes: Aligned<u8>,
+    bytes: Arc<Aligned<u8>>,
 }
 
 impl CpuMatrix {
     /// Takes over a matrix.
     pub fn new(m: Matrix) -> Self {
         let (rows, cols, encoding) = (m.view().rows(), m.view().cols(), m.view().encoding());
-        Self { rows, cols, encoding, bytes: Aligned::from_slice(m.view().bytes()) }
+        let bytes = Arc::new(Aligned::from_slice(m.view().bytes()));
+        Self { rows, cols, encoding, bytes }
     }
 
     /// The borrowed view.
@@ -29,17 +30,17 @@ impl CpuMatrix {
     }
 }
 
-/// A small vector, or taps.
-#[derive(Debug)]
+/// A small vector, or taps. Copies share it.
+#[derive(Clone, Debug)]
 pub struct CpuVector {
-    values: Aligned<f32>,
-    by_tap: OnceLock<Aligned<f32>>,
+    values: Arc<Aligned<f32>>,
+    by_tap: Arc<OnceLock<Aligned<f32>>>,
 }
 
 impl CpuVector {
     /// A copy of the values.
     pub fn new(values: &[f32]) -> Self {
-        Self { values: Aligned::from_slice(values), by_tap: OnceLock::new() }
+        Self { values: Arc::new(Aligned::from_slice(values)), by_tap: Arc::default() }
     }
 
     /// Taps `[channels, kernel]` as `[kernel, channels]`; turned at the first use.
