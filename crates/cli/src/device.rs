@@ -80,39 +80,14 @@ impl Choice {
                 let device = CpuDevice::new(made).context("cannot start the cpu device")?;
                 match copies {
                     Copies::Single => load(store, device, options),
-                    Copies::Checked => Compared(device).load(store, options),
+                    Copies::Checked => {
+                        load(store, Checked::new(device, exact(), cpu_bounds()), options)
+                    }
                 }
             }
         }
     }
 }
-
-/// A device to be run beside the reference.
-struct Compared<D>(D);
-
-impl<D: Device> Compared<D>
-where
-    Checked<D, Reference>: Device + Send + 'static,
-    <Checked<D, Reference> as Device>::Matrix: Send,
-    <Checked<D, Reference> as Device>::Vector: Send,
-    <Checked<D, Reference> as Device>::Bank: Send,
-{
-    fn load(self, store: &Arc<Store>, options: Options) -> anyhow::Result<Box<dyn Engine>> {
-        let exact = Reference::new(store.config().eps);
-        load(store, Checked::new(self.0, exact, cpu_bounds()), options)
-    }
-}
-
-/// What remains for a device whose weights cannot be shared with the checker (an inherent method
-/// goes before a trait's, so this is chosen only where the other does not exist).
-#[allow(dead_code, reason = "used only while a device's weights cannot be cloned")]
-trait Alone: Sized {
-    fn load(self, _: &Arc<Store>, _: Options) -> anyhow::Result<Box<dyn Engine>> {
-        bail!("this device cannot be compared with the reference; use --device reference")
-    }
-}
-
-impl<D> Alone for Compared<D> {}
 
 /// Bounds of the cpu device, which keeps keys, values and index keys in half precision: 11 bits of
 /// an attention score of about 10 are 5e-3 of a weight, and of a block's score a few times 5e-4.

@@ -68,7 +68,7 @@ fn company_changes_nothing() {
     let setup = Setup { sequences: 8, pool_slots: 6, ..Setup::default() };
     let mut engine = setup.cpu(&store);
     let prompts: Vec<Vec<u32>> = (0..8).map(|i| prompt(1 + 7 * i, vocab, i as u64)).collect();
-    let params = |i: usize| if i % 2 == 0 { greedy() } else { warm(i as u64) };
+    let params = |i: usize| if i.is_multiple_of(2) { greedy() } else { warm(i as u64) };
     let alone: Vec<Answer> = prompts
         .iter()
         .enumerate()
@@ -141,6 +141,43 @@ fn forks_and_saved_sequences_go_on_alike() {
                 engine.close(seq);
             }
         }
+    }
+}
+
+/// Two branches of one conversation, written in turns, do not see each other: a shared page is never
+/// written.
+#[test]
+fn branches_written_in_turns_are_independent() {
+    let store = random("base");
+    let vocab = store.store.config().vocab;
+    let mut engine = Setup::default().cpu(&store);
+    let trunk = prompt(70, vocab, 3);
+    let ends = [prompt(9, vocab, 21), prompt(5, vocab, 22), prompt(1, vocab, 23)];
+    let whole = |end: &Vec<u32>| [&trunk[..], end].concat();
+    let alone: Vec<Answer> =
+        ends.iter().map(|end| answer(&mut engine, &whole(end), &warm(9), 2, TOKENS)).collect();
+    let base = engine.open().unwrap();
+    engine.prefill(base, &trunk).unwrap();
+    let branches = [engine.fork(base).unwrap(), engine.fork(base).unwrap(), base];
+    for (&seq, end) in branches.iter().zip(&ends) {
+        engine.prefill(seq, end).unwrap();
+    }
+    let mut writers: Vec<Writer> = branches
+        .iter()
+        .zip(&ends)
+        .map(|(&seq, end)| Writer::new(seq, &warm(9), &whole(end), vocab))
+        .collect();
+    while writers.iter().any(|w| w.tokens.len() < TOKENS) {
+        for writer in writers.iter_mut().filter(|w| w.tokens.len() < TOKENS) {
+            let mut step = [Step::new(writer.seq, &mut writer.sampler, 2, &[])];
+            engine.decode(&mut step).unwrap();
+            let [step] = step;
+            let out = step.out;
+            writer.take(&out, TOKENS);
+        }
+    }
+    for (writer, want) in writers.iter().zip(&alone) {
+        assert_eq!(writer.answer(), *want);
     }
 }
 
