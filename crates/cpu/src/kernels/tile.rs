@@ -242,13 +242,15 @@ pub fn segment<
     let planes = N / R;
     for (i, block) in blocks.chunks_exact(1 + words(STORED, QUADS)).enumerate() {
         let at = (first + i) * panel.rows + row;
+        // All checks come before the loads: a branch after them would keep every activation in a
+        // register until then, more than there are.
         let x = &panel.values[at * planes * QUADS * 4..][..N * QUADS * 4];
+        let (scales, sums) = (&panel.scales[at..at + R], &panel.sums[at..at + R]);
         if AHEAD > 0 {
             s.prefetch(&block[0], AHEAD);
         }
         let dots = s.dots::<W, STORED, QUADS, N, AHEAD>(&block[1..], x.as_chunks().0);
         let (scale, bias) = header(s, &block[0]);
-        let (scales, sums) = (&panel.scales[at..at + R], &panel.sums[at..at + R]);
         for r in 0..R {
             let isum =
                 if planes == 1 { dots[r] } else { s.iadd(s.shl(dots[2 * r], 7), dots[2 * r + 1]) };
