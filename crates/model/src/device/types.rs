@@ -101,7 +101,7 @@ impl Routes {
     }
 }
 
-/// One source row of [`Device::recall`].
+/// One source row of [`crate::device::Device::recall`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Recall {
     /// A row of the activation.
