@@ -39,7 +39,7 @@ pub enum DeviceName {
     Cpu,
     /// Scalar loops with f64 sums: exact and slow.
     Reference,
-    /// A graphics processor.
+    /// A graphics processor: not offered yet, refused.
     Gpu,
 }
 
