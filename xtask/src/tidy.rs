@@ -6,6 +6,7 @@
 //! * `unsafe` stands only in the modules that ARCHITECTURE.md names;
 //! * nothing below `cli` reads the environment; only decorators and `cli` read a clock;
 //! * crates depend on each other along the arrows of ARCHITECTURE.md only;
+//! * functions over `Simd` are inlined always;
 //! * no unfinished marks.
 
 use anyhow::{Context, Result};
@@ -146,14 +147,40 @@ impl Functions<'_> {
     }
 }
 
+impl Functions<'_> {
+    /// Code over vectors must end up inside the function that enables their instructions: outside
+    /// every instruction becomes a call.
+    fn vectors(&mut self, sig: &syn::Signature, attrs: &[syn::Attribute]) {
+        let simd = |bound: &syn::TypeParamBound| match bound {
+            syn::TypeParamBound::Trait(bound) => {
+                bound.path.segments.last().is_some_and(|s| s.ident == "Simd")
+            }
+            _ => false,
+        };
+        let over = sig.generics.type_params().any(|param| param.bounds.iter().any(simd));
+        let inlined = attrs.iter().any(|a| {
+            a.path().is_ident("inline")
+                && a.meta.require_list().is_ok_and(|list| list.tokens.to_string() == "always")
+        });
+        let shell = attrs.iter().any(|a| a.path().is_ident("target_feature"));
+        if over && !inlined && !shell {
+            let (name, ident) = (self.name, &sig.ident);
+            let line = ident.span().start().line;
+            self.faults.push(format!("{name}:{line}: {ident} is over Simd, not inline(always)"));
+        }
+    }
+}
+
 impl<'a> Visit<'a> for Functions<'_> {
     fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
         self.measure(&item.sig.ident, &item.block);
+        self.vectors(&item.sig, &item.attrs);
         syn::visit::visit_item_fn(self, item);
     }
 
     fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
         self.measure(&item.sig.ident, &item.block);
+        self.vectors(&item.sig, &item.attrs);
         syn::visit::visit_impl_item_fn(self, item);
     }
 }
@@ -190,6 +217,8 @@ mod tests {
         let file = format!("//! Header.\n{}", "// line\n".repeat(500));
         assert_eq!(faults("crates/model/src/a.rs", &file).len(), 1, "file length");
         assert_eq!(faults("crates/model/src/a.rs", "fn a() {}\n").len(), 1, "header");
+        let bad = "//! H.\nfn a<S: Simd>(s: S) {}\n#[inline(always)]\nfn b<S: x::Simd>(s: S) {}\n";
+        assert_eq!(faults("crates/cpu/src/a.rs", bad).len(), 1, "vectors");
         let bad = "//! H.\nfn a() { unsafe { b() } }\n";
         assert_eq!(faults("crates/model/src/a.rs", bad).len(), 1, "unsafe");
         assert!(faults("crates/cpu/src/simd/a.rs", bad).is_empty());

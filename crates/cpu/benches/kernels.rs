@@ -1,10 +1,11 @@
 //! Products at the sizes of the official model, against a plain read of the same memory.
 //!
-//! `cargo bench -p cherenkov-cpu -- [decode|prefill|experts] [isa] [threads]`. Every figure is the
+//! `cargo bench -p cherenkov-cpu -- [decode|near|prefill|experts] [isa] [threads]`. Every figure is the
 //! median of rounds that alternate with the plain read.
 
 use cherenkov_cpu::kernels::quant::{PANEL, Planes, Quantised, Shape};
 use cherenkov_cpu::kernels::tile::{Dest, Product, Weights, multiply};
+use cherenkov_cpu::memory::Aligned;
 use cherenkov_cpu::simd::{Arch, Isa, Op, Simd};
 use cherenkov_cpu::threads::{Cut, Pool};
 use cherenkov_format::{Bits, Encoding, Group, MatrixRef, tile16};
@@ -19,9 +20,11 @@ struct Bench {
     pool: Pool,
     arch: Arch,
     isa: Isa,
-    memory: Vec<u8>,
+    memory: Aligned<u8>,
     start: usize,
     position: usize,
+    /// Bytes of the pool that are used.
+    limit: usize,
 }
 
 struct Read<'a>(&'a [[u8; 64]]);
@@ -71,7 +74,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 impl Bench {
     fn new(isa: Isa, threads: usize) -> Self {
-        let mut memory = vec![0u8; POOL_BYTES + 4096];
+        let mut memory = Aligned::<u8>::new(POOL_BYTES + 4096);
         let start = memory.as_ptr().align_offset(4096);
         let mut x = 0x9E37_79B9_7F4A_7C15u64;
         for word in memory.chunks_exact_mut(8) {
@@ -82,7 +85,7 @@ impl Bench {
         }
         let arch = Arch::new(isa).expect("the processor has it");
         let pool = Pool::new(threads).expect("threads start");
-        Self { pool, arch, isa, memory, start, position: 0 }
+        Self { pool, arch, isa, memory, start, position: 0, limit: POOL_BYTES }
     }
 
     /// Gives every block of this layout a scale of 0.01 and a bias of -0.08.
@@ -98,7 +101,7 @@ impl Bench {
 
     /// Offset of the next stretch of the pool.
     fn next(&mut self, bytes: usize) -> usize {
-        if self.position + bytes > POOL_BYTES {
+        if self.position + bytes > self.limit {
             self.position = 0;
         }
         self.position += bytes.next_multiple_of(64);
@@ -180,6 +183,30 @@ impl Bench {
         }
     }
 
+    /// The same matrix again and again, from the second cache: what the arithmetic alone allows.
+    fn near(&mut self) {
+        let (outputs, cols) = (640, 2560);
+        for (bits, planes) in
+            [(Bits::B4, Planes::One), (Bits::B8, Planes::One), (Bits::B8, Planes::Two)]
+        {
+            self.headers(bits);
+            for rows in [1, 2, 4, 8] {
+                let bytes = outputs * cols / 1024 * tile16::block_bytes(bits, Group::G64);
+                let x = self.activations(rows, cols, planes);
+                self.limit = bytes.next_multiple_of(64);
+                let rounds = (0..ROUNDS).map(|_| self.products((outputs, cols, bits), &x, 400));
+                let time = median(rounds.collect());
+                println!(
+                    "near {} {bits:?} {planes:?} {rows} rows: {:.1} GB/s, {:.0} GOP/s",
+                    self.isa.name(),
+                    bytes as f64 / time / 1e9,
+                    2.0 * (rows * outputs * cols) as f64 / time / 1e9,
+                );
+            }
+        }
+        self.limit = POOL_BYTES;
+    }
+
     fn prefill(&mut self) {
         for (bits, planes) in
             [(Bits::B4, Planes::One), (Bits::B8, Planes::One), (Bits::B8, Planes::Two)]
@@ -256,6 +283,9 @@ fn main() {
         let mut bench = Bench::new(isa, threads);
         if ["all", "decode"].contains(&wanted) {
             bench.decode();
+        }
+        if ["all", "near"].contains(&wanted) {
+            bench.near();
         }
         if ["all", "prefill"].contains(&wanted) {
             bench.prefill();

@@ -3,6 +3,8 @@
 //! Owns: alignment. Never: what the numbers mean.
 //! Invariant: the address of the first element is a multiple of [`LINE_BYTES`].
 
+use cherenkov_format::ask_for_huge_pages;
+
 /// Bytes of a cache line, and of a vector.
 pub const LINE_BYTES: usize = 64;
 
@@ -28,6 +30,8 @@ impl<T: Copy + Default> Aligned<T> {
         }
         let spare = LINE_BYTES / size_of::<T>();
         let raw = vec![T::default(); len + spare];
+        // Zeroed memory is not touched yet.
+        ask_for_huge_pages(&raw);
         let start = raw.as_ptr().align_offset(LINE_BYTES);
         assert!(start <= spare, "numbers are aligned to their size");
         Self { raw, start, len }

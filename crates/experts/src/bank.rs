@@ -4,6 +4,7 @@
 //! Invariant: a slot's bytes are either published (readable) or taken (being written), never both;
 //! the type system sees to it, because taking a landing moves the bytes out.
 
+use cherenkov_format::ask_for_huge_pages;
 use cherenkov_format::record::PAGE_BYTES;
 
 /// Index of a slot in a bank.
@@ -42,6 +43,7 @@ impl PageBuf {
     /// `len` zeroed bytes at an address that is a multiple of [`PAGE_BYTES`].
     pub fn new(len: usize) -> Self {
         let raw = vec![0; len + PAGE_BYTES];
+        ask_for_huge_pages(&raw);
         let start = raw.as_ptr().align_offset(PAGE_BYTES);
         Self { raw, start, len }
     }

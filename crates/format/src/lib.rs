@@ -35,6 +35,7 @@ pub use checksum::{Checksums, checksum};
 pub use encoding::{Bits, Encoding, Group};
 pub use error::{Error, Result};
 pub use manifest::Manifest;
+pub use map::ask_for_huge_pages;
 pub use matrix::{Matrix, MatrixRef};
 pub use record::{Projection, RecordLayout};
 pub use rows::RowEncoding;

@@ -357,10 +357,10 @@ impl<E: Element> Attend<'_, E> {
     fn gather_heads<S: Simd, const H: usize>(&mut self, s: S, tokens: &[u32], h: usize, i: usize) {
         let width = self.keys.width;
         let at = |n: usize| (h + n) * width + i * LANES;
-        let mut acc: [S::F; H] = std::array::from_fn(
-            #[inline(always)]
-            |n| s.load(self.sums[at(n)..].first_chunk().expect("whole vectors")),
-        );
+        let mut acc = [s.splat(0.0); H];
+        for n in 0..H {
+            acc[n] = s.load(self.sums[at(n)..].first_chunk().expect("whole vectors"));
+        }
         for (t, token) in tokens.iter().enumerate() {
             let v = E::load(s, &self.values.row(*token as usize)[i]);
             for n in 0..H {

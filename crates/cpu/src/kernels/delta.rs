@@ -228,9 +228,8 @@ impl Head<'_, '_> {
             let gates = &self.gates[row * 2 * spec.value_heads..][..2 * spec.value_heads];
             let decay = s.splat(gates[self.head]);
             let beta = s.splat(gates[spec.value_heads + self.head]);
-            let mut v = [0.0; SLAB_VALUES];
-            v[..live].copy_from_slice(&self.qkv[row * spec.channels() + v_at..][..live]);
-            let (v, seen) = (load_slab(s, &v), recall(s, slab, k, decay));
+            let v = some_slab(s, &self.qkv[row * spec.channels() + v_at..][..live]);
+            let seen = recall(s, slab, k, decay);
             let mut d = v;
             for c in 0..SLAB {
                 d[c] = s.mul(beta, s.sub(v[c], seen[c]));
@@ -239,10 +238,15 @@ impl Head<'_, '_> {
             if self.outcome == Outcome::Log {
                 store_slab(s, d, &mut self.d[row * pitch + column..][..SLAB_VALUES]);
             }
-            let mut full = [0.0; SLAB_VALUES];
-            store_slab(s, y, &mut full);
             let from = self.head * spec.value_dim + column - self.out.start();
-            self.out.row(self.first + row)[from..from + live].copy_from_slice(&full[..live]);
+            let out = &mut self.out.row(self.first + row)[from..from + live];
+            if live == SLAB_VALUES {
+                store_slab(s, y, out);
+            } else {
+                let mut full = [0.0; SLAB_VALUES];
+                store_slab(s, y, &mut full);
+                out.copy_from_slice(&full[..live]);
+            }
         }
     }
 
@@ -277,10 +281,22 @@ impl Head<'_, '_> {
 #[inline(always)]
 fn load_slab<S: Simd>(s: S, x: &[f32]) -> [S::F; SLAB] {
     let x = x[..SLAB_VALUES].as_chunks().0;
-    std::array::from_fn(
-        #[inline(always)]
-        |c| s.load(&x[c]),
-    )
+    let mut out = [s.splat(0.0); SLAB];
+    for c in 0..SLAB {
+        out[c] = s.load(&x[c]);
+    }
+    out
+}
+
+/// A slab that may lack some columns at the end of a head; zeros there.
+#[inline(always)]
+fn some_slab<S: Simd>(s: S, x: &[f32]) -> [S::F; SLAB] {
+    if x.len() == SLAB_VALUES {
+        return load_slab(s, x);
+    }
+    let mut full = [0.0; SLAB_VALUES];
+    full[..x.len()].copy_from_slice(x);
+    load_slab(s, &full)
 }
 
 #[inline(always)]
@@ -293,10 +309,11 @@ fn store_slab<S: Simd>(s: S, v: [S::F; SLAB], out: &mut [f32]) {
 /// (0 + 2) + (1 + 3).
 #[inline(always)]
 fn total<S: Simd>(s: S, parts: [[S::F; SLAB]; PARTS]) -> [S::F; SLAB] {
-    std::array::from_fn(
-        #[inline(always)]
-        |c| s.add(s.add(parts[0][c], parts[2][c]), s.add(parts[1][c], parts[3][c])),
-    )
+    let mut out = [s.splat(0.0); SLAB];
+    for c in 0..SLAB {
+        out[c] = s.add(s.add(parts[0][c], parts[2][c]), s.add(parts[1][c], parts[3][c]));
+    }
+    out
 }
 
 /// One part of a sum over keys.

@@ -132,15 +132,15 @@ fn lanes<S: Simd, const BYTES: usize, const R: usize, const O: usize>(
     let len = x[0].len();
     let full = len / LANES;
     for i in 0..full {
-        let w: [S::F; O] = std::array::from_fn(
-            #[inline(always)]
-            |o| weights::<S, BYTES>(s, &w[o][i * LANES * BYTES..][..LANES * BYTES]),
-        );
+        let mut now = [s.splat(0.0); O];
+        for o in 0..O {
+            now[o] = weights::<S, BYTES>(s, &w[o][i * LANES * BYTES..][..LANES * BYTES]);
+        }
         for r in 0..R {
             let x = x[r][i * LANES..].first_chunk().expect("a full vector");
             let x = s.load(x);
             for o in 0..O {
-                acc[r][o] = s.fma(w[o], x, acc[r][o]);
+                acc[r][o] = s.fma(now[o], x, acc[r][o]);
             }
         }
     }

@@ -50,6 +50,12 @@ fn poly<S: Simd, const N: usize>(s: S, x: S::F, coefficients: [f32; N]) -> S::F 
     y
 }
 
+/// `2^n` within the normal numbers.
+#[inline(always)]
+fn power_of_2<S: Simd>(s: S, n: S::I) -> S::F {
+    s.of_bits(s.shl(s.iadd(n, s.isplat(127)), 23))
+}
+
 /// `e^x`: within 1 ulp or so of the true value where that is normal.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
@@ -67,8 +73,7 @@ pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     // 2^n in two steps, so that results below the smallest normal number come out right.
     let n = s.isub(s.bits(shifted), s.isplat(MAGIC.to_bits() as i32));
     let half = s.sar(n, 1);
-    let scale = |n| s.of_bits(s.shl(s.iadd(n, s.isplat(127)), 23));
-    let y = s.mul(s.mul(y, scale(half)), scale(s.isub(n, half)));
+    let y = s.mul(s.mul(y, power_of_2(s, half)), power_of_2(s, s.isub(n, half)));
     let y = s.select(s.gt(x, s.splat(EXP_MAX)), s.splat(f32::INFINITY), y);
     s.select(s.gt(s.splat(EXP_MIN), x), s.splat(0.0), y)
 }

@@ -97,6 +97,7 @@ impl Quantised {
     }
 
     /// Quantises all rows in this thread.
+    #[inline(always)]
     pub fn fill<S: Simd>(&mut self, s: S, shape: Shape, x: &[f32]) {
         let (values, scales, sums) = self.reserve(shape);
         if shape.rows > 0 {

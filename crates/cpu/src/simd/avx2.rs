@@ -4,7 +4,7 @@
 //! Invariant: an [`Avx2`] exists only where the processor has every feature of [`Avx2::call`]; the
 //! methods rely on it.
 
-use super::vector::{LANES, Line, Op, Simd, each_quad};
+use super::vector::{LANES, Line, Op, Simd, each_quad, word};
 use std::arch::x86_64::*;
 
 /// Proof that the processor has AVX2, FMA and F16C.
@@ -289,7 +289,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn dot4(self, acc: I, codes: I, x: [i8; 4]) -> I {
-        let x = i32::from_le_bytes(x.map(|b| b as u8));
+        let x = word(x);
         // SAFETY: see above. Widened to i16 nothing saturates: 2 * 255 * 128 fits i32.
         unsafe {
             let even = _mm256_set1_epi16(0x00ff);
@@ -335,9 +335,9 @@ impl Simd for Avx2 {
                 // SAFETY: see above.
                 unsafe {
                     let top = _mm256_set1_epi8(-128);
-                    let signed = codes.map(|c| _mm256_xor_si256(c, top));
+                    let signed = [_mm256_xor_si256(codes[0], top), _mm256_xor_si256(codes[1], top)];
                     for n in 0..N {
-                        let x = i32::from_le_bytes(x[n * QUADS + quad].map(|b| b as u8));
+                        let x = word(x[n * QUADS + quad]);
                         let x = _mm256_set1_epi32(x);
                         for half in 0..2 {
                             if W == 8 {

@@ -4,7 +4,7 @@
 //! Invariant: an [`Avx512`] exists only where the processor has every feature of [`Avx512::call`]; the
 //! methods rely on it.
 
-use super::vector::{LANES, Line, Op, Simd, each_quad, words};
+use super::vector::{LANES, Line, Op, Simd, each_quad, word, words};
 use super::{NoTiles, Onto, Panel, Tiles};
 use crate::threads::Patch;
 use std::arch::x86_64::*;
@@ -261,7 +261,7 @@ impl<T: Tiles> Simd for Avx512<T> {
 
     #[inline(always)]
     fn dot4(self, acc: __m512i, codes: __m512i, x: [i8; 4]) -> __m512i {
-        let x = i32::from_le_bytes(x.map(|b| b as u8));
+        let x = word(x);
         // SAFETY: see above.
         unsafe { _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(x)) }
     }
@@ -308,20 +308,36 @@ impl<T: Tiles> Simd for Avx512<T> {
             }
             return even;
         }
+        if STORED == 8 && N < 8 {
+            // Quads in pairs: choosing the sum by the parity of a counter would keep it in memory.
+            let lines = &lines[..QUADS];
+            for pair in 0..QUADS / 2 {
+                if AHEAD > 0 {
+                    self.prefetch(&lines[2 * pair], AHEAD);
+                    self.prefetch(&lines[2 * pair + 1], AHEAD);
+                }
+                let (a, b) = (self.iload(&lines[2 * pair]), self.iload(&lines[2 * pair + 1]));
+                for n in 0..N {
+                    let at = n * QUADS + 2 * pair;
+                    even[n] = self.dot4(even[n], a, x[at]);
+                    odd[n] = self.dot4(odd[n], b, x[at + 1]);
+                }
+            }
+            for n in 0..N {
+                even[n] = self.iadd(even[n], odd[n]);
+            }
+            return even;
+        }
         each_quad::<Self, STORED, QUADS, AHEAD>(
             self,
             lines,
             #[inline(always)]
             |quad, codes| {
                 for n in 0..N {
-                    let sum = if quad % 2 == 1 && N < 8 { &mut odd[n] } else { &mut even[n] };
-                    *sum = self.dot4(*sum, codes, x[n * QUADS + quad]);
+                    even[n] = self.dot4(even[n], codes, x[n * QUADS + quad]);
                 }
             },
         );
-        for n in 0..N {
-            even[n] = self.iadd(even[n], odd[n]);
-        }
         even
     }
 

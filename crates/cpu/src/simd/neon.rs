@@ -4,7 +4,7 @@
 //! Invariant: a [`Neon`] exists only where the processor has every feature of [`Neon::call`]; the
 //! methods rely on it.
 
-use super::vector::{LANES, Line, Op, Simd, each_quad};
+use super::vector::{LANES, Line, Op, Simd, each_quad, word};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
@@ -285,7 +285,7 @@ impl Simd for Neon {
     fn dot4(self, acc: I, codes: I, x: [i8; 4]) -> I {
         // SAFETY: see above. Signed dot products of code - 128, and 128 times the sum of x.
         unsafe {
-            let quad = vreinterpretq_s8_s32(vdupq_n_s32(i32::from_le_bytes(x.map(|b| b as u8))));
+            let quad = vreinterpretq_s8_s32(vdupq_n_s32(word(x)));
             let lost = vdupq_n_s32(x.iter().map(|x| 128 * i32::from(*x)).sum());
             let top = vdupq_n_u8(128);
             each(|i| {
@@ -325,7 +325,7 @@ impl Simd for Neon {
             #[inline(always)]
             |quad, codes| {
                 for n in 0..N {
-                    let x = i32::from_le_bytes(x[n * QUADS + quad].map(|b| b as u8));
+                    let x = word(x[n * QUADS + quad]);
                     // SAFETY: see above. Codes below 8 bits are positive as signed bytes too; those of
                     // 8 bits are taken as code - 128.
                     acc[n] = unsafe {

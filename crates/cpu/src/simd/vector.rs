@@ -163,6 +163,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     }
 }
 
+/// Four bytes as one word. (Not by `map`, which is not always inlined.)
+#[inline(always)]
+pub fn word(x: [i8; 4]) -> i32 {
+    i32::from_le_bytes([x[0] as u8, x[1] as u8, x[2] as u8, x[3] as u8])
+}
+
 /// The lanes as an array.
 #[inline(always)]
 fn lanes<S: Simd>(s: S, v: S::I) -> [i32; LANES] {
