@@ -21,10 +21,9 @@ pub const FUNCTION_LINES: usize = 70;
 pub const FILE_LINES: usize = 500;
 
 /// Modules that may hold `unsafe`.
-const UNSAFE: [&str; 6] = [
+const UNSAFE: [&str; 5] = [
     "crates/cpu/src/simd/",
     "crates/cpu/src/threads.rs",
-    "crates/experts/src/direct_io.rs",
     "crates/format/src/map.rs",
     "crates/gpu/src/arena.rs",
     "crates/cpu/benches/",

@@ -4,6 +4,7 @@
 //! the environment (see `settings` and `plan`).
 
 use crate::exit;
+use cherenkov_experts::{Lookahead, READERS_DEFAULT};
 use cherenkov_format::norms::NormOverride;
 use cherenkov_format::pack::Precision;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
@@ -74,6 +75,16 @@ pub struct ModelArgs {
     /// Expert records held in memory [default: all that fit in half of the free memory]
     #[arg(long, value_name = "N", value_parser = positive())]
     pub pool: Option<usize>,
+    /// Directory with a byte-identical copy of the store on another drive: reads are shared out; may
+    /// be repeated
+    #[arg(long, value_name = "DIR")]
+    pub store_copy: Vec<PathBuf>,
+    /// Reads of experts at the same time
+    #[arg(long, value_name = "N", default_value_t = READERS_DEFAULT, value_parser = positive())]
+    pub readers: usize,
+    /// Experts read before a layer asks for them: auto, off, or a number per layer
+    #[arg(long, value_name = "RULE", default_value = "auto", value_parser = parse_lookahead)]
+    pub lookahead: Lookahead,
     /// Tokens of a prefill pass
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive())]
     pub chunk: usize,
@@ -246,6 +257,17 @@ fn parse_bits(text: &str) -> Result<Precision, String> {
     let bits: u32 =
         text.parse().map_err(|_| format!("found `{text}`, expected 2, 3, 4, 8 or 16"))?;
     Precision::try_from(bits)
+}
+
+fn parse_lookahead(text: &str) -> Result<Lookahead, String> {
+    match text {
+        "auto" => Ok(Lookahead::Auto),
+        "off" => Ok(Lookahead::Off),
+        number => {
+            let expected = || format!("found `{text}`, expected auto, off or a number of experts");
+            number.parse().map(Lookahead::Fixed).map_err(|_| expected())
+        }
+    }
 }
 
 fn parse_bias(text: &str) -> Result<(u32, f32), String> {

@@ -8,11 +8,13 @@ use crate::plan::Copies;
 use anyhow::{Context as _, bail};
 use cherenkov_cpu::{CpuDevice, CpuOptions, Isa};
 use cherenkov_engine::{Engine, Options, Runner};
+use cherenkov_experts::Streaming;
 use cherenkov_format::Store;
 use cherenkov_model::Device;
 use cherenkov_model::checked::{Bounds, Checked, Verb};
 use cherenkov_model::reference::Reference;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A device that can be made on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,26 +64,29 @@ impl Choice {
     /// When the store is damaged, or the device cannot hold it.
     pub fn engine(
         self,
-        store: &Arc<Store>,
+        store: &Store,
         options: Options,
+        streaming: Streaming,
         copies: Copies,
     ) -> anyhow::Result<Box<dyn Engine>> {
         let eps = store.config().eps;
         let exact = || Reference::new(eps);
         match self {
             Self::Reference => match copies {
-                Copies::Single => load(store, exact(), options),
+                Copies::Single => load(store, exact(), options, streaming),
                 Copies::Checked => {
-                    load(store, Checked::new(exact(), exact(), Bounds::exact()), options)
+                    let device = Checked::new(exact(), exact(), Bounds::exact());
+                    load(store, device, options, streaming)
                 }
             },
             Self::Cpu { threads, isa } => {
                 let made = CpuOptions { isa, ..CpuOptions::new(threads, eps) };
                 let device = CpuDevice::new(made).context("cannot start the cpu device")?;
                 match copies {
-                    Copies::Single => load(store, device, options),
+                    Copies::Single => load(store, device, options, streaming),
                     Copies::Checked => {
-                        load(store, Checked::new(device, exact(), cpu_bounds()), options)
+                        let device = Checked::new(device, exact(), cpu_bounds());
+                        load(store, device, options, streaming)
                     }
                 }
             }
@@ -95,6 +100,17 @@ fn cpu_bounds() -> Bounds {
     Bounds::int8().with(Verb::Attend, 5e-3).with(Verb::Select, 2e-3)
 }
 
+/// How experts are streamed, with the clock of this machine.
+pub fn streaming(args: &ModelArgs) -> Streaming {
+    let start = Instant::now();
+    Streaming {
+        copies: args.store_copy.clone(),
+        readers: args.readers,
+        lookahead: args.lookahead,
+        clock: Arc::new(move || start.elapsed()),
+    }
+}
+
 fn isa(name: &str) -> anyhow::Result<Isa> {
     let available = Isa::available();
     let found = available.iter().find(|isa| isa.name() == name).copied();
@@ -104,12 +120,17 @@ fn isa(name: &str) -> anyhow::Result<Isa> {
     })
 }
 
-fn load<D>(store: &Arc<Store>, device: D, options: Options) -> anyhow::Result<Box<dyn Engine>>
+fn load<D>(
+    store: &Store,
+    device: D,
+    options: Options,
+    streaming: Streaming,
+) -> anyhow::Result<Box<dyn Engine>>
 where
     D: Device + Send + 'static,
     D::Matrix: Send,
     D::Vector: Send,
     D::Bank: Send,
 {
-    Ok(Box::new(Runner::load(store, device, options)?))
+    Ok(Box::new(Runner::load(store, device, options, streaming)?))
 }

@@ -3,7 +3,7 @@
 //! Owns: the order of a run: arguments, store, prompt, plan, load, answers. Never: the parts.
 
 use crate::args::{ModelArgs, RunArgs};
-use crate::device::Choice;
+use crate::device::{self, Choice};
 use crate::exit::{self, usage};
 use crate::generate::{self, Answer, Ask, Finish, Reading};
 use crate::interrupt::Interrupt;
@@ -105,7 +105,8 @@ impl Load<'_> {
     ) -> anyhow::Result<Box<dyn Engine>> {
         let wanted = Wanted { context, sequences, drafts, copies: self.copies };
         let plan = Plan::make(self.args, self.store, wanted, memory::available())?;
-        let engine = self.device.engine(self.store, plan.options, self.copies);
+        let streaming = device::streaming(self.args);
+        let engine = self.device.engine(self.store, plan.options, streaming, self.copies);
         let engine =
             engine.with_context(|| format!("cannot load {}", self.store.dir().display()))?;
         self.interrupt.check()?;

@@ -7,14 +7,13 @@
 use crate::error::Result;
 use crate::runner::{Core, Open};
 use crate::sample::Sampler;
-use cherenkov_experts::Source;
 use cherenkov_model::device::{Device, Recall};
 use cherenkov_model::qwen4_exp::DraftSource;
 use cherenkov_model::{Batch, Keep};
 
 /// Runs the draft head over open sequences (named by index).
-pub(crate) struct Drafter<'a, D: Device, S> {
-    pub(crate) core: &'a mut Core<D, S>,
+pub(crate) struct Drafter<'a, D: Device> {
+    pub(crate) core: &'a mut Core<D>,
     pub(crate) open: &'a mut [Option<Open>],
 }
 
@@ -27,7 +26,7 @@ pub(crate) struct Wish<'a> {
     pub(crate) drafts: Vec<u32>,
 }
 
-impl<D: Device, S: Source> Drafter<'_, D, S> {
+impl<D: Device> Drafter<'_, D> {
     fn open(&mut self, index: usize) -> &mut Open {
         self.open[index].as_mut().expect("the caller checked that it is open")
     }

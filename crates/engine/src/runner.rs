@@ -9,13 +9,12 @@ use crate::draft::{Drafter, Wish};
 use crate::engine::{Engine, Info, SeqId, Snapshot, Step};
 use crate::error::{Error, Result};
 use crate::saved::{self, Saved};
-use cherenkov_experts::{Experts, FileSource, Source};
+use cherenkov_experts::{Experts, FileSource, Source, Streaming};
 use cherenkov_format::Store;
 use cherenkov_model::device::{Device, SlotId};
 use cherenkov_model::pages::Pages;
 use cherenkov_model::qwen4_exp::{Input, LoadDraft, Model, Sequence};
 use cherenkov_model::{Keep, MAX_TENTATIVE};
-use std::sync::Arc;
 
 /// How much an engine makes room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,45 +59,53 @@ impl Open {
 }
 
 /// The parts that a pass needs.
-pub(crate) struct Core<D: Device, S> {
+pub(crate) struct Core<D: Device> {
     pub(crate) model: Model<D>,
     pub(crate) device: D,
-    pub(crate) experts: Experts<D::Bank, S>,
+    pub(crate) experts: Experts<D::Bank>,
     pub(crate) pages: Pages,
 }
 
-/// The engine over one device and one source of experts.
-pub struct Runner<D: Device, S> {
-    core: Core<D, S>,
+/// The engine over one device.
+pub struct Runner<D: Device> {
+    core: Core<D>,
     info: Info,
     open: Vec<Option<Open>>,
     stats: Snapshot,
     fingerprint: u64,
 }
 
-impl<D: Device> Runner<D, FileSource> {
+impl<D: Device> Runner<D> {
     /// Loads a store into a device.
     ///
     /// # Errors
-    /// When the store is damaged or the device has no room.
-    pub fn load(store: &Arc<Store>, device: D, options: Options) -> Result<Self> {
-        Self::with_source(store, device, FileSource::new(Arc::clone(store)), options)
+    /// When the store is damaged, `streaming.copies` are none of it, or the device has no room.
+    pub fn load(store: &Store, device: D, options: Options, streaming: Streaming) -> Result<Self> {
+        let source = FileSource::open(store, &streaming.copies);
+        let source = source.map_err(cherenkov_model::Error::from)?;
+        Self::with_source(store, device, source, options, streaming)
     }
-}
 
-impl<D: Device, S: Source> Runner<D, S> {
     /// As [`Runner::load`], with experts from elsewhere.
     ///
     /// # Errors
     /// As [`Runner::load`].
-    pub fn with_source(store: &Store, mut device: D, source: S, options: Options) -> Result<Self> {
+    pub fn with_source(
+        store: &Store,
+        mut device: D,
+        source: impl Source + 'static,
+        options: Options,
+        streaming: Streaming,
+    ) -> Result<Self> {
         let page_rows = Model::<D>::page_rows(store.config());
         let per_sequence = (options.context + MAX_TENTATIVE).div_ceil(page_rows);
         let rows = options.chunk.max(options.step_rows).max(2 * MAX_TENTATIVE);
         let size = (rows, options.sequences, per_sequence * options.sequences);
         let model = Model::load(store, &mut device, options.draft, size)?;
         let bank = device.bank(options.pool_slots, source.layout())?;
-        let experts = Experts::new(bank, source).map_err(cherenkov_model::Error::from)?;
+        let experts = Experts::new(bank, source, streaming);
+        let mut experts = experts.map_err(cherenkov_model::Error::from)?;
+        experts.use_layers(model.layers.len() + usize::from(model.draft.is_some()));
         let drafts = if model.draft.is_some() { MAX_TENTATIVE - 1 } else { 0 };
         let info = Info {
             device: device.name(),
@@ -279,13 +286,12 @@ impl<D: Device, S: Source> Runner<D, S> {
     }
 }
 
-impl<D, S> Engine for Runner<D, S>
+impl<D> Engine for Runner<D>
 where
     D: Device + Send,
     D::Matrix: Send,
     D::Vector: Send,
     D::Bank: Send,
-    S: Source,
 {
     fn info(&self) -> &Info {
         &self.info

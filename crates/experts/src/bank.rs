@@ -27,6 +27,11 @@ pub trait Bank {
     /// Gives the bytes back; the slot is readable from now on.
     fn publish(&mut self, slot: Slot, landing: Self::Landing);
 
+    /// Gives back bytes that hold no record; nobody reads the slot before it is filled again.
+    fn withdraw(&mut self, slot: Slot, landing: Self::Landing) {
+        self.publish(slot, landing);
+    }
+
     /// Returns once the work behind `ticket` no longer reads its slots.
     fn wait(&mut self, ticket: Self::Ticket);
 }

@@ -22,4 +22,13 @@ pub enum Error {
         /// Slots of the pool.
         found: usize,
     },
+    /// A reader thread could not be started.
+    #[error("a reader thread cannot be started: {source}; lower --readers")]
+    Threads {
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A reader thread is gone, and with it a read.
+    #[error("a reader of experts has failed; this is a fault of the program: restart it")]
+    Readers,
 }

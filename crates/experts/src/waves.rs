@@ -1,138 +1,456 @@
 //! Residency meets the device: every routed expert is presented once, pinned, in waves.
 //!
-//! Owns: the order of waves and the life of pins. Never: arithmetic, routing.
-//! Invariants: an expert of a step is presented exactly once; a slot is reused only after the
-//! ticket of the wave that read it; a failed read is an error and leaves no half-filled slot behind.
+//! Owns: the life of a request: reads begin, what is in memory is presented, then what arrives.
+//! Never: arithmetic, routing, I/O (see `readers`), which record goes (see `pool` and `policy`).
+//! Invariants: an expert of a request is presented exactly once; a slot is reused only after the
+//! ticket of the wave that read it; a failed read is an error and leaves no half-filled slot behind;
+//! at most one request is open, and one that was not finished leaves no pins.
 
 use crate::bank::{Bank, Slot};
 use crate::error::{Error, Result};
-use crate::pool::Pool;
+use crate::lookahead::{Ahead, Lookahead, Origin, Visit, Width, scan_pays};
+use crate::policy::{Fading, Policy, Use};
+use crate::pool::{Line, Pool, Press, Taker};
+use crate::queue::Priority;
+use crate::readers::{Clock, Done, Readers, Reads};
+use crate::request::{Asked, Wave, count, ring};
 use crate::source::{ExpertKey, Source};
+use crate::stats::{Counters, Snapshot, Tally};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Experts that are in memory together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wave {
-    /// Layer of all of them.
-    pub layer: u32,
-    /// Expert ids.
-    pub experts: Vec<u32>,
-    /// Where each one lies, in the same order.
-    pub slots: Vec<Slot>,
+/// How experts are streamed.
+#[derive(Clone)]
+pub struct Streaming {
+    /// Directories with byte-identical copies of the store, on other drives.
+    pub copies: Vec<PathBuf>,
+    /// Reads at the same time.
+    pub readers: usize,
+    /// Whether to read ahead.
+    pub lookahead: Lookahead,
+    /// The time, for what reads and guesses cost.
+    pub clock: Clock,
 }
 
-/// Counters since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Experts found in memory.
-    pub hits: u64,
-    /// Experts read.
-    pub misses: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
+/// Reads at the same time where nothing else is asked for: large reads of so many threads keep the
+/// drives we measured at their full rate.
+pub const READERS_DEFAULT: usize = 4;
+
+impl Default for Streaming {
+    fn default() -> Self {
+        Self {
+            copies: Vec::new(),
+            readers: READERS_DEFAULT,
+            lookahead: Lookahead::default(),
+            clock: Arc::new(|| Duration::ZERO),
+        }
+    }
 }
 
-/// A bank, its pool and the source that fills it.
-pub struct Experts<B: Bank, S> {
+/// A bank, its pool and the reads that fill it.
+pub struct Experts<B: Bank> {
     bank: B,
-    source: S,
+    reads: Box<dyn Reads<B::Landing>>,
+    source: Arc<dyn Source>,
     pool: Pool,
-    counters: Counters,
+    policy: Box<dyn Policy>,
+    asked: Asked,
+    ahead: Ahead,
+    width: Width,
+    visit: Visit,
+    /// Lookahead records that landed before a scan wanted its next layer, at last count.
+    window: usize,
+    /// Layers that passes go through.
+    layers: usize,
+    tally: Tally,
+    record_bytes: u64,
+    /// When the last request had been made.
+    since: Duration,
 }
 
-impl<B: Bank, S: Source> Experts<B, S> {
-    /// Joins a bank and a source.
+impl<B: Bank> Experts<B> {
+    /// Joins a bank and a source, with reader threads between them.
+    ///
+    /// # Errors
+    /// [`Error::NoSlots`] when the bank is empty, [`Error::Threads`].
+    pub fn new(bank: B, source: impl Source + 'static, streaming: Streaming) -> Result<Self> {
+        let source: Arc<dyn Source> = Arc::new(source);
+        let clock = Arc::clone(&streaming.clock);
+        let reads = Readers::start(Arc::clone(&source), streaming.readers, clock)?;
+        let policy = Box::new(Fading::default());
+        Self::over(bank, source, Box::new(reads), policy, streaming.lookahead)
+    }
+
+    /// As [`Self::new`], with other ways to read and to choose.
     ///
     /// # Errors
     /// [`Error::NoSlots`] when the bank is empty.
-    pub fn new(bank: B, source: S) -> Result<Self> {
+    pub fn over(
+        bank: B,
+        source: Arc<dyn Source>,
+        reads: Box<dyn Reads<B::Landing>>,
+        policy: Box<dyn Policy>,
+        lookahead: Lookahead,
+    ) -> Result<Self> {
         if bank.slots() == 0 {
             return Err(Error::NoSlots { found: 0 });
         }
-        let pool = Pool::new(bank.slots());
-        Ok(Self { bank, source, pool, counters: Counters::default() })
+        let (_, per_layer) = source.shape();
+        Ok(Self {
+            pool: Pool::new(bank.slots()),
+            asked: Asked::default(),
+            ahead: Ahead::default(),
+            width: Width::new(lookahead),
+            visit: Visit::default(),
+            window: per_layer,
+            layers: source.shape().0,
+            tally: Tally::new(source.shape()),
+            record_bytes: source.layout().bytes() as u64,
+            since: Duration::ZERO,
+            bank,
+            reads,
+            source,
+            policy,
+        })
     }
 
-    /// What happened so far.
+    /// Says that passes go through the first `layers` layers only: a draft head may not be loaded.
+    pub fn use_layers(&mut self, layers: usize) {
+        self.layers = layers.min(self.source.shape().0);
+    }
+
+    /// Totals so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        let mut total = Counters::default();
+        self.tally.layers().iter().for_each(|layer| total += *layer);
+        total
+    }
+
+    /// Everything counted so far.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            layers: self.tally.layers().to_vec(),
+            experts: self.tally.experts().to_vec(),
+            drives: self.source.drives(),
+            slots: self.pool.slots(),
+            readers: self.reads.width(),
+            width: self.width.get(),
+            policy: self.policy.name(),
+        }
     }
 
     /// Number of slots.
     pub fn slots(&self) -> usize {
-        self.bank.slots()
+        self.pool.slots()
     }
 
-    /// Presents each of `wanted` (distinct expert ids of `layer`) to `run` exactly once: first the
-    /// resident ones together, then the others in groups as large as the pool allows.
+    /// Opens a request for the experts of some rows, `k` per row in `ids`: reads of those that are
+    /// not in memory begin. [`Self::waves`] presents them; what does not need them can be done before.
+    pub fn request(&mut self, layer: u32, k: usize, ids: &[u32]) {
+        self.abandon();
+        let wanted = count(k, ids);
+        let visit = std::mem::take(&mut self.visit);
+        if !self.asked.scan {
+            self.width.learn(&visit, wanted.len());
+        }
+        if self.asked.layer.is_none_or(|last| layer <= last) {
+            self.policy.pass();
+        }
+        let (_, per_layer) = self.source.shape();
+        self.asked.layer = Some(layer);
+        self.asked.scan = wanted.len() * self.layers > self.pool.slots();
+        self.asked.tails = wanted.iter().map(|(&expert, rows)| (expert, rows.tail)).collect();
+        self.tally.layer(layer).selections += ids.len() as u64;
+        self.settle_ahead(layer);
+        for (&expert, rows) in &wanted {
+            let key = ExpertKey { layer, expert };
+            self.policy.used(Use { key, rows: rows.tail });
+            self.tally.expert(key).selections += u64::from(rows.all);
+            self.look_up(key);
+        }
+        if self.asked.scan && self.scan_on(layer, wanted.len()) {
+            let next = (0..per_layer as u32).map(|expert| ExpertKey { layer: layer + 1, expert });
+            self.ahead.begin(next, per_layer);
+        }
+        self.pump();
+        self.since = self.reads.now();
+    }
+
+    /// Whether a guess at the next layer's experts would be used.
+    pub fn wants_hint(&self) -> bool {
+        !self.asked.scan && self.width.get() > 0
+    }
+
+    /// A guess at the experts that `layer`, the next one, will want; best first. Changes timing only.
+    pub fn hint(&mut self, layer: u32, guess: &[u32]) {
+        self.visit.guessing = self.reads.now().saturating_sub(self.since);
+        let keys = guess.iter().map(|&expert| ExpertKey { layer, expert });
+        self.ahead.begin(keys, self.width.get());
+        self.pump();
+    }
+
+    /// Presents each expert of the open request to `run` exactly once: first those in memory, then the
+    /// others as they arrive.
     ///
     /// # Errors
-    /// A failed read, or the first error of `run`.
+    /// A failed read, or the first error of `run`; the request is then closed.
     pub fn waves<E: From<Error>>(
         &mut self,
-        layer: u32,
-        wanted: &[u32],
         mut run: impl FnMut(&B, &Wave) -> std::result::Result<B::Ticket, E>,
     ) -> std::result::Result<(), E> {
-        let mut resident = Wave { layer, ..Wave::default() };
-        let mut missing = Vec::new();
-        for &expert in wanted {
-            match self.pool.pin_resident(ExpertKey { layer, expert }) {
-                Some(slot) => {
-                    resident.experts.push(expert);
-                    resident.slots.push(slot);
-                }
-                None => missing.push(expert),
-            }
+        let done = self.present_all(&mut run);
+        if done.is_err() {
+            self.abandon();
         }
-        self.counters.hits += resident.experts.len() as u64;
-        let done = self.present(&resident, &mut run);
-        self.pool.unpin(&resident.slots);
-        done?;
-        let mut rest = &missing[..];
-        while !rest.is_empty() {
-            let (wave, left) = self.fetch(layer, rest)?;
-            rest = left;
-            let done = self.present(&wave, &mut run);
-            self.pool.unpin(&wave.slots);
-            done?;
-        }
-        Ok(())
+        done
     }
 
-    /// Runs one wave and waits until its slots are free again.
-    fn present<E>(
+    fn present_all<E: From<Error>>(
         &mut self,
-        wave: &Wave,
         run: &mut impl FnMut(&B, &Wave) -> std::result::Result<B::Ticket, E>,
     ) -> std::result::Result<(), E> {
-        if wave.experts.is_empty() {
-            return Ok(());
+        loop {
+            while let Some(done) = self.reads.poll()? {
+                self.land(done)?;
+                self.pump();
+            }
+            if let Some(wave) = self.next_wave() {
+                let ticket = run(&self.bank, &wave);
+                if let Ok(ticket) = ticket {
+                    self.bank.wait(ticket);
+                }
+                self.release(&wave);
+                ticket?;
+                self.pump();
+            } else if self.asked.awaited.is_empty() && self.asked.rest.is_empty() {
+                return Ok(());
+            } else {
+                self.stand_still()?;
+                // What arrived may be nobody's any more, and its slot free.
+                self.pump();
+            }
         }
-        let ticket = run(&self.bank, wave)?;
-        self.bank.wait(ticket);
+    }
+
+    /// Pins an expert of the request, or gets it under way.
+    fn look_up(&mut self, key: ExpertKey) {
+        match self.pool.find(key) {
+            Some((_, Line::Loading)) => {
+                self.reads.promote(key);
+                self.asked.awaited.push(key.expert);
+                self.visit.late += 1;
+                self.tally.expert(key).misses += 1;
+                let layer = self.tally.layer(key.layer);
+                layer.misses += 1;
+                layer.ahead_late += 1;
+            }
+            Some((slot, _)) => {
+                self.pool.put(slot, Line::Pinned);
+                self.asked.ready.push_back((key.expert, slot));
+                self.tally.expert(key).hits += 1;
+                self.tally.layer(key.layer).hits += 1;
+            }
+            None => {
+                self.asked.rest.push_back(key.expert);
+                self.visit.misses += 1;
+                self.tally.expert(key).misses += 1;
+                self.tally.layer(key.layer).misses += 1;
+            }
+        }
+    }
+
+    /// What was read ahead turns out right or wrong: wrong reads that have not begun are taken back,
+    /// and wrong records are the first to go.
+    fn settle_ahead(&mut self, layer: u32) {
+        self.ahead.plan.clear();
+        let (mut landed, begun) = (0, self.ahead.begun);
+        for (key, origin) in std::mem::take(&mut self.ahead.open) {
+            let right = key.layer == layer && self.asked.tails.contains_key(&key.expert);
+            let counters = self.tally.layer(key.layer);
+            let found = self.pool.find(key);
+            landed += usize::from(matches!(found, Some((_, Line::Ahead))));
+            match (found, origin) {
+                // It made room for a demand, or its read failed.
+                (None, Origin::Read) => counters.ahead_wasted += 1,
+                (None, Origin::There(_)) => {}
+                (Some((_, Line::Ahead)), Origin::Read) if right => {
+                    counters.ahead_right += 1;
+                    self.visit.right += 1;
+                }
+                (Some(_), _) if right => {}
+                (Some((slot, Line::Ahead)), Origin::There(line)) => self.pool.put(slot, line),
+                (Some((slot, Line::Ahead)), Origin::Read) => {
+                    counters.ahead_wasted += 1;
+                    self.visit.wasted += 1;
+                    self.pool.put(slot, Line::Spent);
+                }
+                (Some((slot, _)), _) => match self.reads.cancel(key) {
+                    Some(landing) => {
+                        counters.ahead_cancelled += 1;
+                        self.bank.withdraw(slot, landing);
+                        self.pool.clear(slot);
+                    }
+                    None => {
+                        counters.ahead_wasted += 1;
+                        self.visit.wasted += 1;
+                    }
+                },
+            }
+        }
+        if self.asked.scan && begun > 0 {
+            self.window = landed;
+        }
+        self.ahead.begun = 0;
+    }
+
+    /// Whether a scan reads on into the next layer.
+    fn scan_on(&self, layer: u32, wanted: usize) -> bool {
+        let (_, per_layer) = self.source.shape();
+        let more = (layer as usize) + 1 < self.layers && self.width.mode() != Lookahead::Off;
+        more && scan_pays(wanted, per_layer, self.window.max(1), self.reads.width())
+    }
+
+    fn taker(&self) -> Taker {
+        if self.asked.scan {
+            let (_, per_layer) = self.source.shape();
+            Taker::Scan { ring: ring(self.pool.slots(), per_layer, self.reads.width()) }
+        } else {
+            Taker::Step
+        }
+    }
+
+    /// Begins as many reads as there are slots for: demands first, then lookahead.
+    fn pump(&mut self) {
+        let Some(layer) = self.asked.layer else { return };
+        let taker = self.taker();
+        while let Some(&expert) = self.asked.rest.front() {
+            let key = ExpertKey { layer, expert };
+            let Some(slot) = self.pool.take(key, taker, Press::Demand) else { return };
+            self.asked.rest.pop_front();
+            self.asked.awaited.push(expert);
+            self.submit(Priority::Demand, key, slot);
+        }
+        while self.ahead.begun < self.ahead.limit {
+            let Some(&key) = self.ahead.plan.front() else { return };
+            match self.pool.find(key) {
+                None => {
+                    let Some(slot) = self.pool.take(key, taker, Press::Lookahead) else { return };
+                    self.ahead.open.insert(key, Origin::Read);
+                    self.ahead.begun += 1;
+                    self.submit(Priority::Lookahead, key, slot);
+                }
+                Some((slot, line @ (Line::Kept(_) | Line::Passed(_)))) => {
+                    self.ahead.open.insert(key, Origin::There(line));
+                    self.pool.put(slot, Line::Ahead);
+                }
+                Some(_) => {}
+            }
+            self.ahead.plan.pop_front();
+        }
+    }
+
+    fn submit(&mut self, priority: Priority, key: ExpertKey, slot: Slot) {
+        let counters = self.tally.layer(key.layer);
+        match priority {
+            Priority::Demand => counters.demand_reads += 1,
+            Priority::Lookahead => counters.ahead_reads += 1,
+        }
+        let landing = self.bank.land(slot);
+        self.reads.submit(priority, key, landing);
+    }
+
+    /// The pinned experts, as far as slots for the others are left to be filled meanwhile.
+    fn next_wave(&mut self) -> Option<Wave> {
+        let layer = self.asked.layer?;
+        let most = match self.taker() {
+            _ if self.asked.rest.is_empty() => self.asked.ready.len(),
+            Taker::Scan { ring } => (ring / 2).max(1).min(self.asked.ready.len()),
+            Taker::Step => (self.pool.slots() / 2).max(1).min(self.asked.ready.len()),
+        };
+        if most == 0 {
+            return None;
+        }
+        self.tally.layer(layer).waves += 1;
+        let (experts, slots) = self.asked.ready.drain(..most).unzip();
+        Some(Wave { layer, experts, slots })
+    }
+
+    /// Lets the slots of a presented wave be given away again.
+    fn release(&mut self, wave: &Wave) {
+        for (&expert, &slot) in wave.experts.iter().zip(&wave.slots) {
+            self.unpin(wave.layer, expert, slot);
+        }
+    }
+
+    fn unpin(&mut self, layer: u32, expert: u32, slot: Slot) {
+        let rank = self.policy.rank(ExpertKey { layer, expert });
+        let near = self.asked.tails.get(&expert).is_some_and(|&rows| rows > 0);
+        let line = if self.asked.scan && !near { Line::Passed(rank) } else { Line::Kept(rank) };
+        self.pool.put(slot, line);
+    }
+
+    /// Waits for one read.
+    fn stand_still(&mut self) -> Result<()> {
+        let began = self.reads.now();
+        let done = self.reads.wait()?;
+        let time = self.reads.now().saturating_sub(began);
+        self.visit.waited += time;
+        if let Some(layer) = self.asked.layer {
+            let counters = self.tally.layer(layer);
+            counters.waits += 1;
+            counters.wait_time += time;
+        }
+        self.land(done)
+    }
+
+    /// Takes in a finished read.
+    fn land(&mut self, done: Done<B::Landing>) -> Result<()> {
+        let Done { key, landing, result, queued, started, ended } = done;
+        let (slot, _) = self.pool.find(key).expect("a record on its way has a slot");
+        let waits = &mut self.asked.awaited;
+        let place = waits.iter().position(|&expert| expert == key.expert);
+        let place = place.filter(|_| self.asked.layer == Some(key.layer));
+        let mine = place.map(|at| waits.swap_remove(at)).is_some();
+        let counters = self.tally.layer(key.layer);
+        counters.read_time += ended.saturating_sub(started);
+        if mine && self.visit.queued.is_zero() {
+            self.visit.queued = started.saturating_sub(queued);
+        }
+        if let Err(error) = result {
+            counters.failed_reads += 1;
+            self.bank.withdraw(slot, landing);
+            self.pool.clear(slot);
+            return if mine { Err(error) } else { Ok(()) };
+        }
+        counters.read_bytes += self.record_bytes;
+        self.bank.publish(slot, landing);
+        self.tally.expert(key).reads += 1;
+        if mine {
+            self.pool.put(slot, Line::Pinned);
+            self.asked.ready.push_back((key.expert, slot));
+        } else if self.ahead.open.contains_key(&key) {
+            self.pool.put(slot, Line::Ahead);
+        } else {
+            self.pool.put(slot, Line::Spent);
+        }
         Ok(())
     }
 
-    /// Reads as many of `missing` as there are slots; returns the rest.
-    fn fetch<'a>(&mut self, layer: u32, missing: &'a [u32]) -> Result<(Wave, &'a [u32])> {
-        let mut wave = Wave { layer, ..Wave::default() };
-        for &expert in missing {
-            let key = ExpertKey { layer, expert };
-            let Some(slot) = self.pool.pin_victim(key) else { break };
-            let mut landing = self.bank.land(slot);
-            let read = self.source.read(key, landing.as_mut());
-            self.bank.publish(slot, landing);
-            if let Err(error) = read {
-                self.pool.forget(slot);
-                self.pool.unpin(&wave.slots);
-                return Err(error);
-            }
-            self.counters.misses += 1;
-            self.counters.read_bytes += self.source.layout().bytes() as u64;
-            wave.experts.push(expert);
-            wave.slots.push(slot);
+    /// Closes the open request, whatever state it is in.
+    fn abandon(&mut self) {
+        let Some(layer) = self.asked.layer else { return };
+        self.asked.rest.clear();
+        for (expert, slot) in std::mem::take(&mut self.asked.ready) {
+            self.unpin(layer, expert, slot);
         }
-        let taken = wave.experts.len();
-        Ok((wave, &missing[taken..]))
+        for expert in std::mem::take(&mut self.asked.awaited) {
+            let key = ExpertKey { layer, expert };
+            if let (Some(landing), Some((slot, _))) = (self.reads.cancel(key), self.pool.find(key))
+            {
+                self.bank.withdraw(slot, landing);
+                self.pool.clear(slot);
+            }
+        }
     }
 }

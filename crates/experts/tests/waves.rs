@@ -1,147 +1,207 @@
-//! A seeded simulation of pools of every size against a plain map, with failing reads, and records
-//! of a damaged store.
+//! Requests with real threads and real files: what is read, what is kept, what an error says.
 
-use cherenkov_experts::{Error, ExpertKey, Experts, RamBank, Result, Source, Wave};
-use cherenkov_format::{Encoding, RecordLayout};
-use proptest::prelude::*;
-use std::sync::Mutex;
+mod common;
+
+use cherenkov_experts::{
+    Access, Error, ExpertKey, Experts, FileSource, Lookahead, RamBank, Result, Source, Streaming,
+};
+use cherenkov_format::{RecordLayout, Store};
+use common::{check_wave, layout, record};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 const LAYERS: u32 = 3;
 const EXPERTS: u32 = 12;
 
-/// Records whose bytes follow from the key; some reads fail.
+/// Records out of nothing, with a list of what was read.
 struct Made {
     layout: RecordLayout,
-    /// Whether the n-th read fails.
-    failures: Vec<bool>,
     reads: Mutex<Vec<ExpertKey>>,
+    panics: AtomicBool,
 }
 
-fn byte(key: ExpertKey, at: usize) -> u8 {
-    (key.layer as usize * 131 + key.expert as usize * 17 + at * 7) as u8
-}
-
-impl Source for &Made {
+impl Source for Made {
     fn layout(&self) -> &RecordLayout {
         &self.layout
     }
 
+    fn shape(&self) -> (usize, usize) {
+        (LAYERS as usize, EXPERTS as usize)
+    }
+
     fn read(&self, key: ExpertKey, out: &mut [u8]) -> Result<()> {
-        let mut reads = self.reads.lock().unwrap();
-        let fails = self.failures.get(reads.len()).copied().unwrap_or(false);
-        reads.push(key);
-        if fails {
-            // A failed read leaves garbage behind.
-            out.fill(0xee);
-            let source = cherenkov_format::Error::invalid("x".as_ref(), "s", "f", "e", "r");
-            return Err(Error::Read { layer: key.layer, expert: key.expert, source });
-        }
-        out.iter_mut().enumerate().for_each(|(at, b)| *b = byte(key, at));
+        assert!(!self.panics.load(Ordering::Relaxed), "a fault of the source");
+        self.reads.lock().unwrap().push(key);
+        out.copy_from_slice(&record(key));
         Ok(())
     }
 }
 
-fn made(failures: Vec<bool>) -> Made {
-    let layout = RecordLayout::new(32, 32, Encoding::F32, Encoding::F32).unwrap();
-    Made { layout, failures, reads: Mutex::new(Vec::new()) }
+fn made() -> Arc<Made> {
+    let reads = Mutex::new(Vec::new());
+    Arc::new(Made { layout: layout(), reads, panics: AtomicBool::new(false) })
 }
 
-/// A wave holds each expert's own bytes, in distinct slots.
-fn check_wave(bank: &RamBank, wave: &Wave, seen: &mut Vec<u32>) {
-    assert_eq!(wave.experts.len(), wave.slots.len());
-    let mut slots = wave.slots.clone();
-    slots.sort_unstable();
-    slots.dedup();
-    assert_eq!(slots.len(), wave.slots.len(), "two experts in one slot");
-    for (&expert, &slot) in wave.experts.iter().zip(&wave.slots) {
-        let key = ExpertKey { layer: wave.layer, expert };
-        let record = bank.record(slot);
-        assert!(record.iter().enumerate().all(|(at, &b)| b == byte(key, at)), "{key:?}");
-        seen.push(expert);
+fn experts(source: &Arc<Made>, slots: usize, lookahead: Lookahead) -> Experts<RamBank> {
+    let bank = RamBank::new(slots, layout().bytes());
+    let streaming = Streaming { lookahead, ..Streaming::default() };
+    Experts::new(bank, Arc::clone(source), streaming).unwrap()
+}
+
+fn run(experts: &mut Experts<RamBank>, layer: u32, ids: &[u32]) {
+    experts.request(layer, 1, ids);
+    let mut seen = Vec::new();
+    let checked = experts.waves::<Error>(|bank, wave| {
+        check_wave(bank, wave, &mut seen);
+        Ok(())
+    });
+    checked.unwrap();
+    seen.sort_unstable();
+    let mut want = ids.to_vec();
+    want.sort_unstable();
+    want.dedup();
+    assert_eq!(seen, want);
+}
+
+#[test]
+fn residents_are_not_read_again() {
+    let source = made();
+    let mut experts = experts(&source, 12, Lookahead::Off);
+    for _ in 0..3 {
+        run(&mut experts, 1, &[2, 5, 7, 5]);
     }
+    assert_eq!(source.reads.lock().unwrap().len(), 3);
+    let counters = experts.counters();
+    assert_eq!((counters.hits, counters.misses, counters.selections), (6, 3, 12));
+    assert_eq!(counters.read_bytes, 3 * layout().bytes() as u64);
+    experts.request(0, 1, &[1]);
+    let failed = experts.waves(|_, _| Err(Error::NoSlots { found: 9 }));
+    assert!(matches!(failed, Err(Error::NoSlots { found: 9 })), "what the closure says comes out");
+    run(&mut experts, 0, &(0..EXPERTS).collect::<Vec<_>>());
+    let snapshot = experts.snapshot();
+    assert_eq!(snapshot.experts[EXPERTS as usize + 5].selections, 6);
+    assert_eq!(snapshot.experts[EXPERTS as usize + 5].reads, 1);
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+#[test]
+fn a_right_guess_is_a_hit_and_a_wrong_one_harms_nobody() {
+    let source = made();
+    let mut experts = experts(&source, 36, Lookahead::Fixed(4));
+    run(&mut experts, 0, &[0, 1]);
+    assert!(experts.wants_hint());
+    experts.hint(1, &[3, 4, 5]);
+    while source.reads.lock().unwrap().len() < 5 {
+        std::thread::yield_now();
+    }
+    // The last read may not have been handed over yet: then it is late, which is a miss.
+    run(&mut experts, 1, &[3, 4, 6]);
+    let total = experts.counters();
+    assert_eq!(total.ahead_right + total.ahead_late, 2);
+    assert_eq!(total.demand_reads, 3, "{total:?}");
+    run(&mut experts, 1, &[5]);
+    assert_eq!(source.reads.lock().unwrap().len(), 6, "what was read in vain is still there");
+}
 
-    #[test]
-    fn every_expert_once_with_its_own_bytes(
-        slots in 1usize..40,
-        steps in prop::collection::vec(
-            (0..LAYERS, prop::collection::btree_set(0..EXPERTS, 0..9)), 1..30),
-        failures in prop::collection::vec(prop::bool::weighted(0.1), 0..120),
-    ) {
-        let source = made(failures);
-        let bank = RamBank::new(slots, source.layout.bytes());
-        let mut experts = Experts::new(bank, &source).unwrap();
-        for (layer, wanted) in steps {
-            let wanted: Vec<u32> = wanted.into_iter().collect();
-            let mut seen = Vec::new();
-            let done = experts.waves::<Error>(layer, &wanted, |bank, wave| {
-                assert_eq!(wave.layer, layer);
-                check_wave(bank, wave, &mut seen);
-                Ok(())
-            });
-            seen.sort_unstable();
-            match done {
-                Ok(()) => prop_assert_eq!(seen, wanted),
-                Err(Error::Read { layer: l, expert, .. }) => {
-                    prop_assert!(l == layer && wanted.contains(&expert) && !seen.contains(&expert));
-                }
-                Err(other) => prop_assert!(false, "{}", other),
+#[test]
+fn requests_in_random_order_with_threads() {
+    let source = made();
+    for slots in [1, 2, 3, 7, 36] {
+        let mut experts = experts(&source, slots, Lookahead::Auto);
+        let mut dice = common::Dice(slots as u64);
+        for step in 0..300 {
+            let layer = step % LAYERS;
+            let ids: Vec<u32> = (0..1 + dice.below(9)).map(|_| dice.below(12) as u32).collect();
+            if experts.wants_hint() && layer + 1 < LAYERS {
+                experts.request(layer, 1, &ids);
+                experts.hint(layer + 1, &[dice.below(12) as u32, dice.below(12) as u32]);
             }
+            run(&mut experts, layer, &ids);
         }
     }
 }
 
-/// What is resident is not read again, and what the closure fails with comes out.
-#[test]
-fn residents_are_not_read_again() {
-    let source = made(Vec::new());
-    let mut experts = Experts::new(RamBank::new(8, source.layout.bytes()), &source).unwrap();
-    for _ in 0..3 {
-        experts.waves::<Error>(1, &[2, 5, 7], |_, _| Ok(())).unwrap();
-    }
-    assert_eq!(source.reads.lock().unwrap().len(), 3);
-    let counters = experts.counters();
-    assert_eq!((counters.hits, counters.misses), (6, 3));
-    assert_eq!(counters.read_bytes, 3 * source.layout.bytes() as u64);
-    let failed = experts.waves(0, &[1], |_, _| Err(Error::NoSlots { found: 9 }));
-    assert!(matches!(failed, Err(Error::NoSlots { found: 9 })));
-    experts.waves::<Error>(0, &(0..EXPERTS).collect::<Vec<_>>(), |_, _| Ok(())).unwrap();
-}
-
 #[test]
 fn a_pool_without_slots_is_refused() {
-    let source = made(Vec::new());
-    let bank = RamBank::new(0, source.layout.bytes());
-    assert!(matches!(Experts::new(bank, &source), Err(Error::NoSlots { found: 0 })));
+    let bank = RamBank::new(0, layout().bytes());
+    let refused = Experts::new(bank, made(), Streaming::default());
+    assert!(matches!(refused, Err(Error::NoSlots { found: 0 })));
 }
 
-/// A flipped byte in the experts file is an error that names the expert; the others can be read.
+#[test]
+fn a_reader_that_dies_is_an_error_and_no_hang() {
+    let source = made();
+    let mut experts = experts(&source, 4, Lookahead::Off);
+    run(&mut experts, 0, &[1]);
+    source.panics.store(true, Ordering::Relaxed);
+    experts.request(0, 1, &[2]);
+    let done = experts.waves::<Error>(|_, _| Ok(()));
+    assert!(matches!(done, Err(Error::Readers)), "{done:?}");
+}
+
+fn pocket() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/pocket")
+}
+
+fn copy_of_pocket(names: &[&str]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(pocket()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if names.is_empty() || names.contains(&name.as_str()) {
+            std::fs::copy(&path, dir.path().join(name)).unwrap();
+        }
+    }
+    dir
+}
+
+fn flip(store: &Store, layer: usize, expert: usize) {
+    let path = store.experts().path();
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[store.experts().offset(layer, expert) as usize + 100] ^= 4;
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// A flipped byte in the experts file is an error that names file and expert; the others can be read.
 #[test]
 fn a_damaged_record_is_an_error() {
-    use cherenkov_experts::FileSource;
-    use cherenkov_format::Store;
-    use std::sync::Arc;
-    let dir = tempfile::tempdir().unwrap();
-    let bundled = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/pocket");
-    for entry in std::fs::read_dir(bundled).unwrap() {
-        let path = entry.unwrap().path();
-        std::fs::copy(&path, dir.path().join(path.file_name().unwrap())).unwrap();
-    }
+    let dir = copy_of_pocket(&[]);
     let store = Store::open(dir.path()).unwrap();
-    let at = store.experts().offset(2, 7) as usize + 100;
-    let path = store.experts().path().to_owned();
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[at] ^= 4;
-    std::fs::write(&path, bytes).unwrap();
-    let source = FileSource::new(Arc::new(Store::open(dir.path()).unwrap()));
-    let mut out = vec![0; source.layout().bytes()];
-    let error = source.read(ExpertKey { layer: 2, expert: 7 }, &mut out).unwrap_err();
-    assert!(error.to_string().contains("expert 2/7"), "{error}");
-    assert!(error.to_string().contains("checksum"), "{error}");
-    source.read(ExpertKey { layer: 2, expert: 8 }, &mut out).unwrap();
+    flip(&store, 2, 7);
+    let source = FileSource::open(&store, &[]).unwrap();
+    let mut out = cherenkov_experts::PageBuf::new(source.layout().bytes());
+    let error = source.read(ExpertKey { layer: 2, expert: 7 }, out.as_mut()).unwrap_err();
+    for word in ["expert 2/7", "checksum", "experts.bin", "pack again"] {
+        assert!(error.to_string().contains(word), "no {word} in: {error}");
+    }
     // Once verified a record is not verified again.
-    source.read(ExpertKey { layer: 2, expert: 8 }, &mut out).unwrap();
+    for _ in 0..2 {
+        source.read(ExpertKey { layer: 2, expert: 8 }, out.as_mut()).unwrap();
+    }
+    let mut again = vec![0; source.layout().bytes()];
+    store.experts().read(2, 8, &mut again).unwrap();
+    assert_eq!(out.as_ref(), again);
+}
+
+/// Two copies share the reads, a record damaged in one comes from the other, and a directory with
+/// another store is refused.
+#[test]
+fn copies_share_reads_and_stand_in_for_each_other() {
+    let (first, second) = (copy_of_pocket(&[]), copy_of_pocket(&["manifest.json", "experts.bin"]));
+    let store = Store::open(first.path()).unwrap();
+    flip(&store, 1, 3);
+    let source = FileSource::open(&store, &[second.path().to_owned()]).unwrap();
+    let mut out = cherenkov_experts::PageBuf::new(source.layout().bytes());
+    for expert in 0..20 {
+        source.read(ExpertKey { layer: 1, expert }, out.as_mut()).unwrap();
+    }
+    source.read(ExpertKey { layer: 1, expert: 3 }, out.as_mut()).unwrap();
+    let drives = source.drives();
+    assert!(drives.iter().all(|d| d.read_bytes >= 9 * out.as_ref().len() as u64), "{drives:?}");
+    assert!(drives.iter().any(|d| d.retries > 0), "{drives:?}");
+    assert!(drives.iter().all(|d| matches!(d.access, Access::Direct | Access::Buffered { .. })));
+    let text = std::fs::read_to_string(second.path().join("manifest.json")).unwrap();
+    std::fs::write(second.path().join("manifest.json"), text.replacen('0', "1", 3)).unwrap();
+    assert!(FileSource::open(&store, &[second.path().to_owned()]).is_err());
+    assert!(FileSource::open(&store, &[first.path().join("absent")]).is_err());
 }

@@ -112,6 +112,27 @@ impl Store {
         &self.experts
     }
 
+    /// The experts file of a copy of this store in another directory, which needs no more than that
+    /// file and the manifest.
+    ///
+    /// # Errors
+    /// When `dir` does not hold a copy of this store: the manifests, and with them all checksums,
+    /// must be equal.
+    pub fn experts_copy(&self, dir: &Path) -> Result<PathBuf> {
+        if manifest::read(dir)? != self.manifest {
+            return Err(Error::invalid(
+                &dir.join(manifest::MANIFEST_FILE),
+                "contents",
+                "another store",
+                format!("a copy of {}", self.dir.display()),
+                "copy the store's files, or leave this directory out",
+            ));
+        }
+        let path = dir.join(&self.manifest.experts.file);
+        open_sized(&path, self.manifest.experts.bytes)?;
+        Ok(path)
+    }
+
     /// Maps the n-gram table of the `index`-th PLE layer. Its bytes are not verified here: rows are
     /// read one by one and a checksum covers thousands of them.
     pub fn ngram(&self, index: usize) -> Result<NgramTable> {
@@ -218,21 +239,13 @@ impl ExpertFile {
         self.checksums[self.number(layer, expert)]
     }
 
-    /// Reads one record into `record`, buffered, without looking at its checksum.
-    ///
-    /// # Panics
-    /// When there is no such expert or `record` is not one record long.
-    pub fn read_unverified(&self, layer: usize, expert: usize, record: &mut [u8]) -> Result<()> {
-        assert_eq!(record.len() as u64, self.record_bytes);
-        pio::read_exact_at(&self.file, &self.path, self.offset(layer, expert), record)
-    }
-
     /// Reads one record into `record`, buffered, and verifies it.
     ///
     /// # Panics
     /// When there is no such expert or `record` is not one record long.
     pub fn read(&self, layer: usize, expert: usize, record: &mut [u8]) -> Result<()> {
-        self.read_unverified(layer, expert, record)?;
+        assert_eq!(record.len() as u64, self.record_bytes);
+        pio::read_exact_at(&self.file, &self.path, self.offset(layer, expert), record)?;
         let (found, expected) = (checksum(record), self.checksum(layer, expert));
         if found != expected {
             return Err(Error::invalid(

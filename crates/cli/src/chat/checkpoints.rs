@@ -115,13 +115,13 @@ mod tests {
     use super::*;
     use cherenkov_cpu::{CpuDevice, CpuOptions};
     use cherenkov_engine::{LoadDraft, Options, Runner, SampleParams, Sampler, Step};
+    use cherenkov_experts::Streaming;
     use cherenkov_format::Store;
     use std::path::Path;
-    use std::sync::Arc;
 
     fn engine() -> Box<dyn Engine> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/pocket");
-        let store = Arc::new(Store::open(&dir).unwrap());
+        let store = Store::open(&dir).unwrap();
         let device = CpuDevice::new(CpuOptions::new(1, store.config().eps)).unwrap();
         let options = Options {
             context: 256,
@@ -131,7 +131,7 @@ mod tests {
             draft: LoadDraft::Yes,
             pool_slots: 432,
         };
-        Box::new(Runner::load(&store, device, options).unwrap())
+        Box::new(Runner::load(&store, device, options, Streaming::default()).unwrap())
     }
 
     fn answer(engine: &mut dyn Engine, seq: SeqId) -> Vec<u32> {

@@ -4,7 +4,7 @@
 
 use cherenkov_cpu::{CpuDevice, CpuOptions};
 use cherenkov_engine::{Engine, LoadDraft, Options, Runner, SampleParams, Sampler, SeqId, Step};
-use cherenkov_experts::FileSource;
+use cherenkov_experts::Streaming;
 use cherenkov_format::pack::{self, Precision};
 use cherenkov_format::{Bits, Store, checksum};
 use cherenkov_model::reference::Reference;
@@ -78,15 +78,15 @@ impl Setup {
         }
     }
 
-    pub fn cpu(&self, packed: &Packed) -> Runner<CpuDevice, FileSource> {
+    pub fn cpu(&self, packed: &Packed) -> Runner<CpuDevice> {
         let options = CpuOptions::new(self.threads, packed.store.config().eps);
         let device = CpuDevice::new(options).unwrap();
-        Runner::load(&packed.store, device, self.options()).unwrap()
+        Runner::load(&packed.store, device, self.options(), Streaming::default()).unwrap()
     }
 
-    pub fn reference(&self, packed: &Packed) -> Runner<Reference, FileSource> {
+    pub fn reference(&self, packed: &Packed) -> Runner<Reference> {
         let device = Reference::new(packed.store.config().eps);
-        Runner::load(&packed.store, device, self.options()).unwrap()
+        Runner::load(&packed.store, device, self.options(), Streaming::default()).unwrap()
     }
 }
 

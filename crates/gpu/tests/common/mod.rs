@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use cherenkov_experts::{Experts, FileSource, Source};
+use cherenkov_experts::{Experts, FileSource, Source as _, Streaming};
 use cherenkov_format::pack::{self, Precision};
 use cherenkov_format::{Bits, Store};
 use cherenkov_model::device::{Device, Recall, SlotId};
@@ -53,7 +53,7 @@ const PAGES: usize = 16;
 pub struct Runner<D: Device> {
     pub device: D,
     pub model: Model<D>,
-    experts: Experts<D::Bank, FileSource>,
+    experts: Experts<D::Bank>,
     pages: Pages,
     sequence: Sequence,
 }
@@ -63,9 +63,9 @@ impl<D: Device> Runner<D> {
     pub fn new(mut device: D, packed: &Packed, slots: usize) -> Self {
         let store = &packed.store;
         let model = Model::load(store, &mut device, LoadDraft::Yes, (ROWS, 2, PAGES)).unwrap();
-        let source = FileSource::new(store.clone());
+        let source = FileSource::open(store, &[]).unwrap();
         let bank = device.bank(slots, source.layout()).unwrap();
-        let experts = Experts::new(bank, source).unwrap();
+        let experts = Experts::new(bank, source, Streaming::default()).unwrap();
         let sequence = Sequence::open(&mut device, SlotId(0), model.limits.page_rows).unwrap();
         Self { device, model, experts, pages: Pages::new(PAGES), sequence }
     }

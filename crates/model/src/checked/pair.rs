@@ -45,6 +45,10 @@ impl<F: Bank, R: Bank> Bank for PairBank<F, R> {
         self.fast.publish(slot, landing);
     }
 
+    fn withdraw(&mut self, slot: Slot, landing: F::Landing) {
+        self.fast.withdraw(slot, landing);
+    }
+
     fn wait(&mut self, (fast, oracle): Self::Ticket) {
         self.fast.wait(fast);
         self.oracle.wait(oracle);

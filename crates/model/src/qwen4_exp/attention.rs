@@ -40,7 +40,7 @@ impl<D: Device> AttentionLayer<D> {
     }
 
     /// `y = attention(x)`.
-    pub fn run<S>(&self, p: &mut Pass<'_, D, S>) -> Result<()> {
+    pub fn run(&self, p: &mut Pass<'_, D>) -> Result<()> {
         let a = p.acts;
         let [q, k, v, index, out] = a.attention;
         p.device.linear(&self.q, a.x, q)?;

@@ -41,7 +41,7 @@ impl<D: Device> DeltaLayer<D> {
     }
 
     /// `y = delta_net(x)`.
-    pub fn run<S>(&self, p: &mut Pass<'_, D, S>) -> Result<()> {
+    pub fn run(&self, p: &mut Pass<'_, D>) -> Result<()> {
         let acts = p.acts;
         let [raw, qkv, z, a, b, out] = acts.delta;
         p.device.linear(&self.qkv, acts.x, raw)?;

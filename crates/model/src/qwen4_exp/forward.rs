@@ -5,7 +5,7 @@ use super::weights::{Acts, Layer, Mix, Model};
 use crate::batch::{Batch, Keep};
 use crate::device::{Act, Device, Place, Recall};
 use crate::error::Result;
-use cherenkov_experts::{Experts, Source};
+use cherenkov_experts::Experts;
 
 /// The rows of a pass with their n-gram windows.
 #[derive(Clone, Debug, Default)]
@@ -39,18 +39,18 @@ impl Input {
 }
 
 /// What a pass works with.
-pub struct Pass<'a, D: Device, S> {
+pub struct Pass<'a, D: Device> {
     /// The device.
     pub device: &'a mut D,
     /// Its routed experts.
-    pub experts: &'a mut Experts<D::Bank, S>,
+    pub experts: &'a mut Experts<D::Bank>,
     /// Its activations.
     pub acts: &'a Acts,
     /// N-gram windows of the rows.
     pub windows: &'a [u32],
 }
 
-impl<D: Device, S: Source> Pass<'_, D, S> {
+impl<D: Device> Pass<'_, D> {
     /// One decoder layer over the residual `stream`.
     fn layer(&mut self, layer: &Layer<D>, stream: Act) -> Result<()> {
         let a = self.acts;
@@ -74,10 +74,10 @@ impl<D: Device> Model<D> {
     ///
     /// # Errors
     /// When the device fails or an expert cannot be read. Sequences of the batch are then damaged.
-    pub fn trunk<S: Source>(
+    pub fn trunk(
         &self,
         device: &mut D,
-        experts: &mut Experts<D::Bank, S>,
+        experts: &mut Experts<D::Bank>,
         input: &Input,
     ) -> Result<()> {
         let a = &self.acts;
@@ -116,10 +116,10 @@ impl<D: Device> Model<D> {
     ///
     /// # Panics
     /// When no draft head is loaded.
-    pub fn draft<S: Source>(
+    pub fn draft(
         &self,
         device: &mut D,
-        experts: &mut Experts<D::Bank, S>,
+        experts: &mut Experts<D::Bank>,
         batch: &Batch,
         source: DraftSource,
         hidden: &[Recall],

@@ -4,7 +4,6 @@ use super::forward::Pass;
 use super::weights::Loader;
 use crate::device::{Device, Shared, TopkNorm};
 use crate::error::Result;
-use cherenkov_experts::Source;
 
 /// Router and shared expert of one layer; the routed experts live in the pool.
 pub struct MoeLayer<D: Device> {
@@ -34,14 +33,14 @@ impl<D: Device> MoeLayer<D> {
     }
 
     /// `y = routed experts + shared expert` of `x`.
-    pub fn run<S: Source>(&self, p: &mut Pass<'_, D, S>) -> Result<()> {
+    pub fn run(&self, p: &mut Pass<'_, D>) -> Result<()> {
         let a = p.acts;
         let routes = p.device.route(&self.router, self.top_k, self.norm, a.x)?;
-        let device = &mut *p.device;
-        p.experts.waves(self.layer, &routes.distinct(), |bank, wave| {
-            device.experts(bank, wave, &routes, a.x, a.parts)
-        })?;
+        p.experts.request(self.layer, routes.k, &routes.ids);
+        // Ready whatever is still being read.
         p.device.shared_expert(&self.shared, a.x, a.shared)?;
+        let device = &mut *p.device;
+        p.experts.waves(|bank, wave| device.experts(bank, wave, &routes, a.x, a.parts))?;
         p.device.combine(&routes, a.parts, a.shared, a.y)
     }
 }

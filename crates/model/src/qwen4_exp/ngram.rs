@@ -56,7 +56,7 @@ impl<D: Device> NgramLayer<D> {
     }
 
     /// Adds the embeddings to the residual.
-    pub fn run<S>(&self, p: &mut Pass<'_, D, S>) -> Result<()> {
+    pub fn run(&self, p: &mut Pass<'_, D>) -> Result<()> {
         let a = p.acts;
         let [rows, key, value] = a.ngram;
         p.device.put(rows, &self.gather(p.windows))?;

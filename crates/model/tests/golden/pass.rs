@@ -1,7 +1,7 @@
 //! Runs prompts through the wiring on a traced reference.
 
 use crate::files::Prompt;
-use cherenkov_experts::{Experts, FileSource, RamBank, Source};
+use cherenkov_experts::{Experts, FileSource, RamBank, Source as _, Streaming};
 use cherenkov_format::Store;
 use cherenkov_format::qwen4_exp::config::Config;
 use cherenkov_model::checked::Verb;
@@ -74,7 +74,7 @@ impl Trace for Sink {
 pub struct Loaded {
     device: Traced<Reference, Sink>,
     model: Model<Traced<Reference, Sink>>,
-    experts: Experts<RamBank, FileSource>,
+    experts: Experts<RamBank>,
     pages: Pages,
     sequence: Option<Sequence>,
     _dir: Option<tempfile::TempDir>,
@@ -104,9 +104,9 @@ impl Loaded {
         let mut device = Traced::new(Reference::new(store.config().eps), Sink::default());
         let pages = ROWS / 32;
         let model = Model::load(&store, &mut device, LoadDraft::Yes, (ROWS, 2, pages)).unwrap();
-        let source = FileSource::new(store);
+        let source = FileSource::open(&store, &[]).unwrap();
         let bank = device.bank(4, source.layout()).unwrap();
-        let experts = Experts::new(bank, source).unwrap();
+        let experts = Experts::new(bank, source, Streaming::default()).unwrap();
         Self { device, model, experts, pages: Pages::new(pages), sequence: None, _dir: None }
     }
 

@@ -1,7 +1,7 @@
 //! A whole model on a checked device: a fault is named with its verb and layer.
 
 use crate::faulty::{Call, Fault, Faulty};
-use cherenkov_experts::{Experts, FileSource, RamBank, Source};
+use cherenkov_experts::{Experts, FileSource, RamBank, Source as _, Streaming};
 use cherenkov_format::Store;
 use cherenkov_model::checked::{Bounds, Checked, PairBank, Verb};
 use cherenkov_model::pages::Pages;
@@ -34,7 +34,7 @@ fn store() -> (tempfile::TempDir, Arc<Store>) {
 struct Loaded {
     device: Both,
     model: Model<Both>,
-    experts: Experts<PairBank<RamBank, RamBank>, FileSource>,
+    experts: Experts<PairBank<RamBank, RamBank>>,
     pages: Pages,
 }
 
@@ -49,9 +49,9 @@ impl Loaded {
         let eps = store.config().eps;
         let mut device = Checked::new(Faulty::new(eps, fault), Reference::new(eps), bounds);
         let model = Model::load(store, &mut device, LoadDraft::Yes, (TOKENS, 2, 6)).unwrap();
-        let source = FileSource::new(store.clone());
+        let source = FileSource::open(&store, &[]).unwrap();
         let bank = device.bank(4, source.layout()).unwrap();
-        let experts = Experts::new(bank, source).unwrap();
+        let experts = Experts::new(bank, source, Streaming::default()).unwrap();
         Self { device, model, experts, pages: Pages::new(6) }
     }
 
