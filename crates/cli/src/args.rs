@@ -3,6 +3,8 @@
 //! Owns: names, help texts and what contradicts what. Never: defaults that depend on the model,
 //! the environment (see `settings` and `plan`).
 
+pub mod synth;
+
 use crate::exit;
 use cherenkov_experts::{Lookahead, READERS_DEFAULT};
 use cherenkov_format::norms::NormOverride;
@@ -28,6 +30,8 @@ pub enum Command {
     Pack(PackArgs),
     /// Compare the fast engine with the exact reference, or verify every byte of a store
     Check(CheckArgs),
+    /// Write a model of random weights of any geometry, for benchmarks
+    Synth(synth::SynthArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
 }

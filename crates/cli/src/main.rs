@@ -23,6 +23,7 @@ mod prompt;
 mod run;
 mod settings;
 mod stats;
+mod synth;
 mod terminal;
 
 use args::{Cli, Command};
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Pack(args) => pack::run(args),
         Command::Check(args) => check::run(args),
+        Command::Synth(args) => synth::run(&args),
         Command::Completions(args) => args::completions(args.shell),
     };
     exit::code(done)

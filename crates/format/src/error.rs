@@ -50,7 +50,7 @@ pub enum Error {
         available: u64,
     },
     /// The caller's progress callback asked to stop.
-    #[error("{}: stopped on request; the same command resumes from here", path.display())]
+    #[error("{}: stopped on request; run the same command again to go on", path.display())]
     Cancelled {
         /// What was being written or verified.
         path: PathBuf,

@@ -28,6 +28,7 @@ pub mod qwen4_exp;
 pub mod record;
 pub mod rows;
 mod store;
+pub mod synth;
 pub mod tile16;
 pub mod verify;
 

@@ -205,7 +205,7 @@ pub enum Origin {
 pub struct SourceInfo {
     /// `model_type` of config.json.
     pub model_type: String,
-    /// `float` or `mlx-affine`.
+    /// `float`, `mlx-affine` or `synthetic`.
     pub format: String,
     /// Bytes of all weight files.
     pub bytes: u64,

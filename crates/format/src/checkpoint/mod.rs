@@ -5,7 +5,7 @@
 
 pub mod catalog;
 pub mod json;
-mod names;
+pub(crate) mod names;
 pub mod safetensors;
 pub mod source;
 

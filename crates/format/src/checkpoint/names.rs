@@ -58,6 +58,16 @@ pub fn canonical(raw: &str) -> Name {
     Name::Text(base, part)
 }
 
+/// The name that the official checkpoint gives a tensor with this canonical name.
+pub fn official(name: &str) -> String {
+    let prefix =
+        if name.starts_with("mtp.") || name == "lm_head" { "" } else { "model.language_model." };
+    let bare = ["A_log", "dt_bias", "gate_up_proj"].iter().any(|end| name.ends_with(end))
+        || name.ends_with("experts.down_proj")
+        || (name.contains(".ple_embedding.") && !name.contains(".shard_"));
+    format!("{prefix}{name}{}", if bare { "" } else { ".weight" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,5 +106,33 @@ mod tests {
         );
         assert_eq!(canonical("model.visual.blocks.0.weight"), Name::Vision);
         assert_eq!(canonical("vision_tower.patch_embed.weight"), Name::Vision);
+    }
+
+    #[test]
+    fn official_names_lead_back() {
+        for (name, expected) in [
+            ("lm_head", "lm_head.weight"),
+            ("mtp.fc_hidden", "mtp.fc_hidden.weight"),
+            ("layers.0.linear_attn.A_log", "model.language_model.layers.0.linear_attn.A_log"),
+            (
+                "layers.0.mlp.experts.down_proj",
+                "model.language_model.layers.0.mlp.experts.down_proj",
+            ),
+            (
+                "mtp.layers.0.mlp.shared_expert.down_proj",
+                "mtp.layers.0.mlp.shared_expert.down_proj.weight",
+            ),
+            (
+                "layers.1.ple.ple_embedding.ngram_embedding.shard_3",
+                "model.language_model.layers.1.ple.ple_embedding.ngram_embedding.shard_3.weight",
+            ),
+            (
+                "layers.1.ple.ple_embedding.layer_multipliers",
+                "model.language_model.layers.1.ple.ple_embedding.layer_multipliers",
+            ),
+        ] {
+            assert_eq!(official(name), expected);
+            assert_eq!(canonical(expected), Name::Text(name.into(), Part::Weight));
+        }
     }
 }

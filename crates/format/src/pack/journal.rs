@@ -7,6 +7,7 @@
 //! sums of its conversion, all hexadecimal. A line cut short by a kill is ignored.
 
 use super::convert::Stats;
+use super::place::remove_file;
 use crate::checksum::parse_hex;
 use crate::error::{Error, Result};
 use fs4::fs_std::FileExt;
@@ -31,6 +32,11 @@ pub struct Done {
 pub struct Journal {
     path: PathBuf,
     file: File,
+}
+
+/// Deletes the journal of the unfinished directory `dir`; its absence is fine.
+pub fn delete_in(dir: &Path) -> Result<()> {
+    remove_file(&dir.join(JOURNAL_FILE))
 }
 
 fn header(identity: u64, units: usize) -> String {
@@ -96,6 +102,12 @@ impl Journal {
             done
         });
         Ok((Self { path, file }, listed))
+    }
+
+    /// Deletes it; its absence is fine.
+    pub fn delete(self) -> Result<()> {
+        drop(self.file);
+        remove_file(&self.path)
     }
 
     /// Starts over with these units.

@@ -4,11 +4,14 @@
 //! Invariant: memory is bounded by a few chunks or experts per worker, whatever the model's size;
 //! the store's bytes follow from source and options alone, however often the work was interrupted.
 
-mod convert;
-mod journal;
-mod place;
+pub(crate) mod build;
+pub(crate) mod convert;
+mod fill;
+pub(crate) mod journal;
+pub(crate) mod layout;
+pub(crate) mod place;
 mod plan;
-mod work;
+pub(crate) mod work;
 
 pub use crate::checkpoint::catalog::ExtraTensors;
 pub use place::default_out;
@@ -20,19 +23,14 @@ use crate::checkpoint::{Checkpoint, read_small};
 use crate::checksum::{Checksums, checksum};
 use crate::encoding::Bits;
 use crate::error::{Error, Result};
-use crate::manifest::{
-    self, FORMAT, FileEntry, MANIFEST_FILE, Manifest, NormDecision, Origin, SIDE_FILES, SourceInfo,
-    VERSION,
-};
-use crate::norms::{self, Convention, NormOverride, NormStat};
-use crate::progress::{Progress, Stage, Status};
+use crate::manifest::{Manifest, NormDecision, Origin, SIDE_FILES, SourceInfo, VERSION};
+use crate::norms::{self, NormOverride, NormStat};
+use crate::progress::{Progress, Stage};
 use crate::qwen4_exp::config::HiddenNorm;
 use crate::qwen4_exp::tensors::Kind;
-use convert::Stats;
-use journal::{Done, JOURNAL_FILE};
-use place::Place;
-use plan::{Job, Plan};
-use std::fs::{self, File};
+use build::{Builder, Task};
+use journal::Done;
+use layout::Job;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -50,11 +48,12 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// This, or 8 bits if it is narrower.
-    fn at_least_8(self) -> Self {
-        match self {
-            Self::Bits(_) => Self::Bits(Bits::B8),
-            Self::Bf16 => Self::Bf16,
+    /// The precision of a dense tensor of this kind where this is asked for: mixing projections get
+    /// 8 bits or more.
+    pub(crate) fn of(self, kind: Kind) -> Self {
+        match (self, kind) {
+            (Self::Bits(_), Kind::Mix) => Self::Bits(Bits::B8),
+            (other, _) => other,
         }
     }
 }
@@ -173,9 +172,6 @@ struct Inspected {
     parsed: ParsedConfig,
     catalog: Catalog,
     norms: Vec<NormDecision>,
-    plan: Plan,
-    side: Vec<(&'static str, Vec<u8>)>,
-    identity: u64,
     notes: Vec<String>,
 }
 
@@ -187,71 +183,15 @@ pub fn pack(
     options: &Options,
     progress: &mut dyn Progress,
 ) -> Result<Report> {
-    let place = Place::new(out)?;
-    place.check_free(options.existing)?;
-    let mut tick = |stage, done, total, skipped| {
-        let flow = progress.update(Status { stage, done, total, skipped });
-        if flow.is_break() { Err(Error::Cancelled { path: place.out.clone() }) } else { Ok(()) }
-    };
-    tick(Stage::Inspect, 0, 1, 0)?;
-    let seen = inspect(src, options)?;
-    tick(Stage::Inspect, 1, 1, 0)?;
-    let (manifest, quality, resumed_bytes) = match finished(&place, seen.identity) {
-        // Everything was written and only the renames are left.
-        Some(manifest) => (manifest, Vec::new(), seen.plan.bytes()),
-        None => {
-            let (done, resumed) = work::run(&place, &seen, options, &mut tick)?;
-            let (manifest, quality) = complete(&seen, &done);
-            sync_files(&place, &seen, &mut tick)?;
-            tick(Stage::Publish, 0, 3, 0)?;
-            write_manifest(&place, &manifest)?;
-            (manifest, quality, resumed)
-        }
-    };
-    tick(Stage::Publish, 1, 3, 0)?;
-    let journal = place.partial.join(JOURNAL_FILE);
-    match fs::remove_file(&journal) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Error::io(&journal, "delete", e));
-        }
-        _ => {}
-    }
-    tick(Stage::Publish, 2, 3, 0)?;
-    place.publish()?;
-    report(&place, manifest, quality, resumed_bytes)
+    let mut builder = Builder::new(out, options.existing, progress)?;
+    builder.tick(Stage::Inspect, 0, 1, 0)?;
+    let (seen, task) = inspect(src, options)?;
+    builder.tick(Stage::Inspect, 1, 1, 0)?;
+    let fill = |job: Job, out: &mut [u8]| fill::fill(&seen, &task.layout, job, out);
+    builder.build(&task, &fill, |done| complete(&seen, &task, done))
 }
 
-/// The manifest of a directory that only lacks its name, if it is ours.
-fn finished(place: &Place, identity: u64) -> Option<Manifest> {
-    let manifest = manifest::read(&place.partial).ok()?;
-    (manifest.source.identity.0 == [identity]).then_some(manifest)
-}
-
-fn report(
-    place: &Place,
-    manifest: Manifest,
-    quality: Vec<Quality>,
-    resumed_bytes: u64,
-) -> Result<Report> {
-    let path = place.out.join(MANIFEST_FILE);
-    let own = fs::metadata(&path).map_err(|e| Error::io(&path, "ask the size", e))?.len();
-    let mut files = vec![(MANIFEST_FILE.to_string(), own)];
-    files.push((manifest.dense.file, manifest.dense.bytes));
-    files.push((manifest.experts.file, manifest.experts.bytes));
-    files.extend(manifest.ngram.into_iter().map(|n| (n.file, n.bytes)));
-    files.extend(manifest.files.into_iter().map(|f| (f.file, f.bytes)));
-    Ok(Report {
-        out: place.out.clone(),
-        bytes: files.iter().map(|(_, bytes)| bytes).sum(),
-        files,
-        resumed_bytes,
-        norms: manifest.norms,
-        quality,
-        notes: manifest.notes,
-    })
-}
-
-fn inspect(src: &Path, options: &Options) -> Result<Inspected> {
+fn inspect(src: &Path, options: &Options) -> Result<(Inspected, Task)> {
     let choices = Choices { hidden_norm: options.hidden_norm, eos_hash: options.eos_hash };
     let mut parsed = json::read(src, choices)?;
     let checkpoint = Checkpoint::open(src)?;
@@ -262,7 +202,7 @@ fn inspect(src: &Path, options: &Options) -> Result<Inspected> {
     }
     let catalog = catalog::find(&checkpoint, &parsed.config, options.extra)?;
     let norms = decide_norms(&checkpoint, &catalog, &options.norms)?;
-    let plan = Plan::new(&checkpoint, &parsed.config, &catalog, options)?;
+    let (layout, planned) = plan::plan(&checkpoint, &parsed.config, &catalog, options)?;
     let mut side = Vec::new();
     for name in SIDE_FILES {
         if let Some(bytes) = read_small(&src.join(name))? {
@@ -274,9 +214,10 @@ fn inspect(src: &Path, options: &Options) -> Result<Inspected> {
     }
     notes.extend(checkpoint.notes.iter().cloned());
     notes.extend(catalog.notes.iter().cloned());
-    notes.extend(plan.notes.iter().cloned());
+    notes.extend(planned);
     let identity = identity(src, &checkpoint, options, &side)?;
-    Ok(Inspected { checkpoint, parsed, catalog, norms, plan, side, identity, notes })
+    let task = Task { layout, side, identity, threads: options.threads };
+    Ok((Inspected { checkpoint, parsed, catalog, norms, notes }, task))
 }
 
 fn decide_norms(
@@ -343,24 +284,10 @@ fn identity(
 }
 
 /// The finished manifest, and how close the conversion came.
-fn complete(seen: &Inspected, done: &[Done]) -> (Manifest, Vec<Quality>) {
-    let plan = &seen.plan;
-    let (mut dense, mut experts, mut ngram) =
-        (plan.dense.clone(), plan.experts.clone(), plan.ngram.clone());
-    experts.checksums = vec![Checksums::default(); experts.layers];
-    let mut sums = [Stats::default(); 3];
-    for (unit, one) in plan.units.iter().zip(done) {
-        let (part, list) = match unit.job {
-            Job::Dense { tensor, .. } => (0, &mut dense.tensors[tensor].checksums),
-            Job::Expert { layer, .. } => (1, &mut experts.checksums[layer]),
-            Job::Ngram { table, .. } => (2, &mut ngram[table].checksums),
-        };
-        list.0.push(one.checksum);
-        sums[part].add(&one.stats);
-    }
+fn complete(seen: &Inspected, task: &Task, done: &[Done]) -> (Manifest, Vec<Quality>) {
     let mut notes = seen.notes.clone();
     let mut quality = Vec::new();
-    for (part, s) in ["dense", "experts", "ngram"].into_iter().zip(&sums) {
+    for (part, s) in ["dense", "experts", "ngram"].into_iter().zip(&task.sums(done)) {
         let rms = |error: f64| if s.squares > 0.0 { (error / s.squares).sqrt() } else { 0.0 };
         let (relative_rms, plain_relative_rms) = (rms(s.error), rms(s.plain));
         if s.values > 0 {
@@ -380,75 +307,12 @@ fn complete(seen: &Inspected, done: &[Done]) -> (Manifest, Vec<Quality>) {
         seen.catalog.dense.iter().any(|(_, m)| matches!(m.numbers, Numbers::Affine { .. }));
     let bytes =
         seen.checkpoint.shards.iter().filter_map(|s| s.file.metadata().ok()).map(|m| m.len()).sum();
-    let manifest = Manifest {
-        format: FORMAT.into(),
-        version: VERSION,
-        config: seen.parsed.config.clone(),
-        hash_tables: seen.catalog.hash_tables.clone(),
-        dense,
-        experts,
-        ngram,
-        files: seen.side.iter().map(|(name, bytes)| side_entry(name, bytes)).collect(),
-        norms: seen.norms.clone(),
-        source: SourceInfo {
-            model_type: seen.parsed.model_type.clone(),
-            format: if affine { "mlx-affine" } else { "float" }.into(),
-            bytes,
-            identity: Checksums(vec![seen.identity]),
-        },
-        notes,
+    let source = SourceInfo {
+        model_type: seen.parsed.model_type.clone(),
+        format: if affine { "mlx-affine" } else { "float" }.into(),
+        bytes,
+        identity: Checksums(vec![task.identity]),
     };
-    (manifest, quality)
-}
-
-fn side_entry(name: &str, bytes: &[u8]) -> FileEntry {
-    FileEntry {
-        file: name.into(),
-        bytes: bytes.len() as u64,
-        checksum: Checksums(vec![checksum(bytes)]),
-    }
-}
-
-/// Reports a step; an error when the caller wants to stop.
-type Tick<'a> = dyn FnMut(Stage, u64, u64, u64) -> Result<()> + 'a;
-
-/// Writes the copied files and waits until the disk has everything.
-fn sync_files(place: &Place, seen: &Inspected, tick: &mut Tick<'_>) -> Result<()> {
-    let files = seen.plan.files();
-    let total = files.len() as u64 + seen.side.len() as u64;
-    for (at, (name, bytes)) in seen.side.iter().enumerate() {
-        tick(Stage::Sync, at as u64, total, 0)?;
-        write_synced(&place.partial.join(name), bytes)?;
-    }
-    for (at, (name, _)) in files.iter().enumerate() {
-        tick(Stage::Sync, (seen.side.len() + at) as u64, total, 0)?;
-        let path = place.partial.join(name);
-        let file = File::options().write(true).open(&path);
-        file.and_then(|f| f.sync_all()).map_err(|e| Error::io(&path, "sync", e))?;
-    }
-    place::sync_dir(&place.partial)
-}
-
-fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
-    use std::io::Write;
-    File::create(path)
-        .and_then(|mut f| f.write_all(bytes).and_then(|()| f.sync_all()))
-        .map_err(|e| Error::io(path, "write", e))
-}
-
-/// Writes the manifest under another name first: a torn one never bears the real name.
-fn write_manifest(place: &Place, manifest: &Manifest) -> Result<()> {
-    let path = place.partial.join(MANIFEST_FILE);
-    let unborn = place.partial.join("manifest.tmp");
-    write_synced(&unborn, &manifest::to_bytes(manifest))?;
-    fs::rename(&unborn, &path).map_err(|e| Error::io(&path, "rename", e))?;
-    place::sync_dir(&place.partial)
-}
-
-/// The value that a norm gets in the store.
-fn effective(convention: Option<Convention>, w: f32) -> f32 {
-    match convention {
-        Some(Convention::Raw) => 1.0 + w,
-        Some(Convention::Shifted) | None => w,
-    }
+    let config = seen.parsed.config.clone();
+    (task.manifest(config, done, seen.norms.clone(), source, notes), quality)
 }

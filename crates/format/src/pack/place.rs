@@ -93,7 +93,8 @@ impl Place {
 
     /// Creates the unfinished directory, or takes over one that an earlier pack left.
     pub fn create_partial(&self) -> Result<()> {
-        let ours = self.partial.join(super::JOURNAL_FILE).is_file() || is_store(&self.partial);
+        let ours =
+            self.partial.join(super::journal::JOURNAL_FILE).is_file() || is_store(&self.partial);
         let full = fs::read_dir(&self.partial).is_ok_and(|mut entries| entries.next().is_some());
         if full && !ours {
             return Err(Error::invalid(
@@ -105,6 +106,20 @@ impl Place {
             ));
         }
         fs::create_dir_all(&self.partial).map_err(|e| Error::io(&self.partial, "create", e))
+    }
+
+    /// Removes what an unrelated, unfinished run left, except the journal.
+    pub fn clear_partial(&self) -> Result<()> {
+        let dir = &self.partial;
+        for entry in fs::read_dir(dir).map_err(|e| Error::io(dir, "list", e))? {
+            let path = entry.map_err(|e| Error::io(dir, "list", e))?.path();
+            if path.is_dir() {
+                remove_all(&path)?;
+            } else if path.file_name().is_some_and(|n| n != super::journal::JOURNAL_FILE) {
+                remove_file(&path)?;
+            }
+        }
+        Ok(())
     }
 
     /// Gives the finished directory its name.
@@ -139,6 +154,14 @@ fn remove_store(path: &Path) -> Result<()> {
         return remove_all(path);
     }
     match fs::remove_dir(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path, "delete", e)),
+        _ => Ok(()),
+    }
+}
+
+/// Deletes a file of ours; its absence is fine.
+pub fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path, "delete", e)),
         _ => Ok(()),
     }

@@ -1,127 +1,47 @@
-//! What a pack will write, decided before a byte is written.
+//! How the numbers of a checkpoint will be encoded, decided before a byte is written.
 //!
-//! Owns: encodings, offsets, chunks, the unfinished manifest and the list of units.
-//! Never: writing. Invariant: the plan follows from checkpoint and options alone, so an interrupted
-//! pack finds the same plan again.
+//! Owns: the choice of encodings. Never: offsets (see `layout`), writing.
+//! Invariant: the choice follows from checkpoint and options alone, so an interrupted pack makes it
+//! again.
 
 use super::convert::fits_bf16;
+use super::layout::{CHUNK_VALUES, Encodings, Layout};
 use super::{Options, Precision};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::catalog::{Catalog, ExpertRows};
 use crate::checkpoint::safetensors::Dtype;
 use crate::checkpoint::source::{Numbers, SourceMatrix};
-use crate::checksum::Checksums;
 use crate::encoding::{Bits, Encoding, Group};
 use crate::error::{Error, Result};
-use crate::manifest::{
-    DENSE_ALIGN, DENSE_FILE, DenseSection, EXPERTS_FILE, ExpertSection, NgramSection, TensorEntry,
-    ngram_file,
-};
 use crate::qwen4_exp::config::Config;
 use crate::qwen4_exp::tensors::Kind;
-use crate::record::RecordLayout;
 use crate::rows::{ROW_GROUP, RowEncoding};
 
-/// Values of a chunk, about: bounds the memory of a worker.
-const CHUNK_VALUES: usize = 1 << 20;
-
-/// A piece of work that writes one run of bytes with one checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Job {
-    /// Rows of a dense tensor.
-    Dense {
-        /// Place in the list of tensors.
-        tensor: usize,
-        /// First row.
-        first: usize,
-        /// Rows.
-        rows: usize,
-    },
-    /// One expert record.
-    Expert {
-        /// Layer.
-        layer: usize,
-        /// Expert of the layer.
-        expert: usize,
-    },
-    /// Rows of an n-gram table.
-    Ngram {
-        /// Table.
-        table: usize,
-        /// First row.
-        first: u64,
-        /// Rows.
-        rows: usize,
-    },
-}
-
-/// A job and where its bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unit {
-    /// Number of the file: dense, experts, then the n-gram tables.
-    pub file: usize,
-    /// First byte in it.
-    pub offset: u64,
-    /// Length.
-    pub bytes: usize,
-    /// What to do.
-    pub job: Job,
-}
-
-/// Sections of the manifest without checksums, and the units that will supply them.
-#[derive(Debug)]
-pub struct Plan {
-    /// Dense tensors.
-    pub dense: DenseSection,
-    /// Expert records.
-    pub experts: ExpertSection,
-    /// N-gram tables.
-    pub ngram: Vec<NgramSection>,
-    /// All units; a unit's number is its place here.
-    pub units: Vec<Unit>,
-    /// What the user should know.
-    pub notes: Vec<String>,
-}
-
-impl Plan {
-    /// Names and sizes of the data files, in the order of [`Unit::file`].
-    pub fn files(&self) -> Vec<(String, u64)> {
-        let mut files = vec![
-            (self.dense.file.clone(), self.dense.bytes),
-            (self.experts.file.clone(), self.experts.bytes),
-        ];
-        files.extend(self.ngram.iter().map(|n| (n.file.clone(), n.bytes)));
-        files
+/// Plans a store for `catalog`. Returns what the user should know besides.
+pub fn plan(
+    checkpoint: &Checkpoint,
+    config: &Config,
+    catalog: &Catalog,
+    options: &Options,
+) -> Result<(Layout, Vec<String>)> {
+    let mut planner = Planner { checkpoint, notes: Vec::new() };
+    let dense = planner.dense(catalog, options)?;
+    let (inner, outer) = planner.experts(config, catalog, options)?;
+    let mut tables = Vec::new();
+    for shards in &catalog.ngram {
+        tables.push(planner.table(shards, options)?);
     }
-
-    /// Bytes of all units.
-    pub fn bytes(&self) -> u64 {
-        self.units.iter().map(|u| u.bytes as u64).sum()
-    }
-
-    /// Plans a store for `catalog`.
-    pub fn new(
-        checkpoint: &Checkpoint,
-        config: &Config,
-        catalog: &Catalog,
-        options: &Options,
-    ) -> Result<Self> {
-        let mut planner = Planner { checkpoint, notes: Vec::new(), units: Vec::new() };
-        let dense = planner.dense(catalog, options)?;
-        let experts = planner.experts(config, catalog, options)?;
-        let mut ngram = Vec::new();
-        for (index, shards) in catalog.ngram.iter().enumerate() {
-            let rows = catalog.hash_tables[index].rows;
-            ngram.push(planner.table(index, shards, rows, options)?);
-        }
-        Ok(Self { dense, experts, ngram, units: planner.units, notes: planner.notes })
-    }
+    let encodings = Encodings { dense, inner, outer, tables };
+    let layout = Layout::new(config, &encodings).map_err(|what| {
+        let (found, expected) = ("a size that overflows", "sizes that fit in memory");
+        Error::invalid(&checkpoint.dir, what, found, expected, "check config.json")
+    })?;
+    Ok((layout, planner.notes))
 }
 
 struct Planner<'a> {
     checkpoint: &'a Checkpoint,
     notes: Vec<String>,
-    units: Vec<Unit>,
 }
 
 /// The narrowest width of ours that holds codes of `bits` bits.
@@ -190,55 +110,21 @@ impl Planner<'_> {
         }
     }
 
-    fn dense(&mut self, catalog: &Catalog, options: &Options) -> Result<DenseSection> {
-        let mut tensors = Vec::with_capacity(catalog.dense.len());
-        let mut end = 0u64;
-        for (number, (spec, matrix)) in catalog.dense.iter().enumerate() {
-            let encoding = match spec.kind {
+    fn dense(&mut self, catalog: &Catalog, options: &Options) -> Result<Vec<Encoding>> {
+        let mut chosen = Vec::with_capacity(catalog.dense.len());
+        for (spec, matrix) in &catalog.dense {
+            chosen.push(match spec.kind {
                 Kind::Linear | Kind::Mix | Kind::Vocab => {
-                    let mix = spec.kind == Kind::Mix;
-                    let precision = if mix { options.dense.at_least_8() } else { options.dense };
+                    let precision = options.dense.of(spec.kind);
                     let encoding = self.quantised(matrix, precision)?;
                     self.note_width(&spec.name, spec.cols, precision, encoding);
                     encoding
                 }
                 Kind::Gate => self.exact(matrix)?,
                 Kind::Norm | Kind::Plain => Encoding::F32,
-            };
-            let offset = end.next_multiple_of(DENSE_ALIGN);
-            let chunk_rows = (CHUNK_VALUES / spec.cols).next_multiple_of(16).max(16);
-            let mut at = offset;
-            for first in (0..spec.rows).step_by(chunk_rows) {
-                let rows = chunk_rows.min(spec.rows - first);
-                let bytes =
-                    encoding.byte_len(rows, spec.cols).ok_or_else(|| self.too_large(&spec.name))?;
-                let job = Job::Dense { tensor: number, first, rows };
-                self.units.push(Unit { file: 0, offset: at, bytes, job });
-                at += bytes as u64;
-            }
-            end = at;
-            tensors.push(TensorEntry {
-                name: spec.name.clone(),
-                rows: spec.rows,
-                cols: spec.cols,
-                encoding,
-                offset,
-                chunk_rows,
-                checksums: Checksums::default(),
             });
         }
-        Ok(DenseSection { file: DENSE_FILE.into(), bytes: end, tensors })
-    }
-
-    fn too_large(&self, what: &str) -> Error {
-        let expected = "sizes that fit in memory";
-        Error::invalid(
-            &self.checkpoint.dir,
-            what,
-            "a size that overflows",
-            expected,
-            "check config.json",
-        )
+        Ok(chosen)
     }
 
     fn joined(&self, rows: &[&ExpertRows], wanted: Precision) -> Result<Encoding> {
@@ -259,7 +145,7 @@ impl Planner<'_> {
         config: &Config,
         catalog: &Catalog,
         options: &Options,
-    ) -> Result<ExpertSection> {
+    ) -> Result<(Encoding, Encoding)> {
         let layers = &catalog.experts;
         let inner: Vec<&ExpertRows> = layers.iter().flat_map(|l| [&l.gate, &l.up]).collect();
         let outer: Vec<&ExpertRows> = layers.iter().map(|l| &l.down).collect();
@@ -267,30 +153,7 @@ impl Planner<'_> {
         let outer = self.joined(&outer, options.experts)?;
         self.note_width("expert gate and up", config.hidden, options.experts, inner);
         self.note_width("expert down", config.moe.width, options.experts, outer);
-        let layout = RecordLayout::new(config.hidden, config.moe.width, inner, outer)
-            .ok_or_else(|| self.too_large("experts"))?;
-        let (count, per_layer) = (layers.len(), config.moe.experts);
-        let record = layout.bytes();
-        let bytes = (record as u64).checked_mul((count * per_layer) as u64);
-        let bytes = bytes.ok_or_else(|| self.too_large("experts"))?;
-        for number in 0..count * per_layer {
-            let job = Job::Expert { layer: number / per_layer, expert: number % per_layer };
-            self.units.push(Unit {
-                file: 1,
-                offset: number as u64 * record as u64,
-                bytes: record,
-                job,
-            });
-        }
-        Ok(ExpertSection {
-            file: EXPERTS_FILE.into(),
-            bytes,
-            layout,
-            record_bytes: record as u64,
-            layers: count,
-            per_layer,
-            checksums: Vec::new(),
-        })
+        Ok((inner, outer))
     }
 
     /// The row encoding that holds every shard of a table.
@@ -311,13 +174,7 @@ impl Planner<'_> {
         })
     }
 
-    fn table(
-        &mut self,
-        index: usize,
-        shards: &[SourceMatrix],
-        rows: u64,
-        options: &Options,
-    ) -> Result<NgramSection> {
+    fn table(&mut self, shards: &[SourceMatrix], options: &Options) -> Result<RowEncoding> {
         let width = shards.first().map_or(0, |s| s.cols);
         let encoding = self.row_encoding(shards, options.ngram)?;
         if matches!(options.ngram, Precision::Bits(_)) && !width.is_multiple_of(ROW_GROUP) {
@@ -325,25 +182,6 @@ impl Planner<'_> {
                 "n-gram rows of {width} values are not a multiple of 32, stored unquantised"
             ));
         }
-        let row_bytes = encoding.row_bytes(width).ok_or_else(|| self.too_large("n-gram rows"))?;
-        let bytes =
-            rows.checked_mul(row_bytes as u64).ok_or_else(|| self.too_large("n-gram table"))?;
-        let chunk_rows = (CHUNK_VALUES / width).max(1);
-        for first in (0..rows).step_by(chunk_rows) {
-            let rows = (rows - first).min(chunk_rows as u64) as usize;
-            let job = Job::Ngram { table: index, first, rows };
-            let offset = first * row_bytes as u64;
-            self.units.push(Unit { file: 2 + index, offset, bytes: rows * row_bytes, job });
-        }
-        Ok(NgramSection {
-            file: ngram_file(index),
-            bytes,
-            rows,
-            width,
-            encoding,
-            row_bytes: row_bytes as u64,
-            chunk_rows: chunk_rows as u64,
-            checksums: Checksums::default(),
-        })
+        Ok(encoding)
     }
 }
