@@ -26,7 +26,7 @@ fn a_synthetic_store_answers_the_same_with_and_without_drafts() {
     text_of(&["check", "--store", &out]);
     let base = ["run", "--model", &out, "-n", "12", "--no-eos", "what is this?"];
     let text = text_of(&base);
-    assert!(text.chars().filter(|c| c.is_whitespace()).count() > 8, "{text:?}");
+    assert!(text.chars().count() > 8, "{text:?}");
     assert_eq!(text_of(&[&base[..], &["--drafts", "0"]].concat()), text);
 }
 
