@@ -23,7 +23,7 @@ pub const FILE_LINES: usize = 500;
 /// Modules that may hold `unsafe`.
 const UNSAFE: [&str; 5] = [
     "crates/cpu/src/simd/",
-    "crates/cpu/src/threads.rs",
+    "crates/cpu/src/threads/",
     "crates/format/src/map.rs",
     "crates/gpu/src/arena.rs",
     "crates/cpu/benches/",

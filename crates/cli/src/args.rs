@@ -70,7 +70,7 @@ pub struct ModelArgs {
     /// What computes
     #[arg(long, value_enum, default_value_t)]
     pub device: DeviceName,
-    /// Threads [default: one per core]
+    /// Threads [default: one per performance core that this process may use]
     #[arg(long, value_name = "N", value_parser = positive())]
     pub threads: Option<usize>,
     /// Instruction set of the cpu device [default: the best this machine has]

@@ -3,6 +3,7 @@
 //! Owns: the only place where a device is chosen and joined to the engine. Never: what devices do.
 
 use crate::args::{DeviceName, ModelArgs};
+use crate::cores;
 use crate::exit::usage;
 use crate::plan::Copies;
 use anyhow::{Context as _, bail};
@@ -43,9 +44,8 @@ impl Choice {
             }
             DeviceName::Reference => Ok(Self::Reference),
             DeviceName::Cpu => {
-                let cores = || std::thread::available_parallelism().map_or(1, usize::from);
                 let isa = args.isa.as_deref().map_or(Ok(Isa::detect()), isa)?;
-                Ok(Self::Cpu { threads: args.threads.unwrap_or_else(cores), isa })
+                Ok(Self::Cpu { threads: args.threads.unwrap_or_else(cores::performance), isa })
             }
         }
     }

@@ -9,6 +9,7 @@ mod args;
 mod bundled;
 mod chat;
 mod check;
+mod cores;
 mod device;
 mod dirs;
 mod exit;
