@@ -3,6 +3,7 @@
 //! Owns: names, help texts and what contradicts what. Never: defaults that depend on the model,
 //! the environment (see `settings` and `plan`).
 
+pub mod bench;
 pub mod synth;
 
 use crate::exit;
@@ -11,6 +12,9 @@ use cherenkov_format::norms::NormOverride;
 use cherenkov_format::pack::Precision;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+
+/// Tokens of a prefill pass where nothing else is asked for.
+const CHUNK_DEFAULT: usize = 256;
 
 /// Run language models far larger than memory.
 #[derive(Debug, Parser)]
@@ -30,6 +34,8 @@ pub enum Command {
     Pack(PackArgs),
     /// Compare the fast engine with the exact reference, or verify every byte of a store
     Check(CheckArgs),
+    /// Measure the speed of prefill and decode
+    Bench(Box<bench::BenchArgs>),
     /// Write a model of random weights of any geometry, for benchmarks
     Synth(synth::SynthArgs),
     /// Print a completion script for a shell
@@ -70,12 +76,6 @@ pub struct ModelArgs {
     /// What computes
     #[arg(long, value_enum, default_value_t)]
     pub device: DeviceName,
-    /// Threads [default: one per performance core that this process may use]
-    #[arg(long, value_name = "N", value_parser = positive())]
-    pub threads: Option<usize>,
-    /// Instruction set of the cpu device [default: the best this machine has]
-    #[arg(long, value_name = "NAME")]
-    pub isa: Option<String>,
     /// Expert records held in memory [default: all that fit in half of the free memory]
     #[arg(long, value_name = "N", value_parser = positive())]
     pub pool: Option<usize>,
@@ -90,11 +90,22 @@ pub struct ModelArgs {
     #[arg(long, value_name = "RULE", default_value = "auto", value_parser = parse_lookahead)]
     pub lookahead: Lookahead,
     /// Tokens of a prefill pass
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive())]
+    #[arg(long, value_name = "N", default_value_t = CHUNK_DEFAULT, value_parser = positive())]
     pub chunk: usize,
     /// Load even if the plan says that memory does not suffice
     #[arg(long)]
     pub overcommit: bool,
+}
+
+/// Arguments of the cpu device.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ComputeArgs {
+    /// Threads [default: one per performance core that this process may use]
+    #[arg(long, value_name = "N", value_parser = positive())]
+    pub threads: Option<usize>,
+    /// Instruction set of the cpu device [default: the best this machine has]
+    #[arg(long, value_name = "NAME")]
+    pub isa: Option<String>,
 }
 
 /// Arguments about how tokens are drawn. Defaults come from the model's generation_config.json.
@@ -139,6 +150,9 @@ pub struct RunArgs {
     /// The model and the machine.
     #[command(flatten)]
     pub model: ModelArgs,
+    /// The cpu device.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
     /// Continue the prompt as plain text, without chat template
     #[arg(long, conflicts_with_all = ["system", "think", "no_think"])]
     pub raw: bool,
@@ -237,6 +251,9 @@ pub struct CheckArgs {
     /// The model and the machine.
     #[command(flatten)]
     pub model: ModelArgs,
+    /// The cpu device.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
     /// Prompt to compare on; may be repeated [default: a few of different kinds]
     #[arg(long, value_name = "TEXT")]
     pub prompt: Vec<String>,

@@ -20,7 +20,7 @@ use cherenkov_model::MAX_TENTATIVE;
 use std::path::Path;
 
 /// Of different kinds: a story, thinking, and one long enough that attention must select.
-const PROMPTS: [&str; 3] = [
+pub const PROMPTS: [&str; 3] = [
     "Tell me a story about a fox and a lantern.",
     "What is 256 + 387?",
     "Read this: On Friday, Tovik the sailor went to Rotterdam. He carried nine lemons. Behind a loose \
@@ -100,7 +100,7 @@ fn shortened(text: &str) -> String {
 }
 
 fn arithmetic(args: &CheckArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
-    let device = Choice::of(&args.model)?;
+    let device = Choice::of(args.model.device, &args.compute)?;
     let store = locate::store(&args.model, interrupt)?;
     let cases = cases(args, &store)?;
     let drafts = if store.config().mtp.is_some() { MAX_TENTATIVE - 1 } else { 0 };

@@ -2,20 +2,30 @@
 //!
 //! Owns: the only place where a device is chosen and joined to the engine. Never: what devices do.
 
-use crate::args::{DeviceName, ModelArgs};
+use crate::args::{ComputeArgs, DeviceName, ModelArgs};
 use crate::cores;
 use crate::exit::usage;
 use crate::plan::Copies;
 use anyhow::{Context as _, bail};
 use cherenkov_cpu::{CpuDevice, CpuOptions, Isa};
-use cherenkov_engine::{Engine, Options, Runner};
+use cherenkov_engine::{Engine, Options, Rewrite, Runner};
 use cherenkov_experts::Streaming;
 use cherenkov_format::Store;
 use cherenkov_model::Device;
 use cherenkov_model::checked::{Bounds, Checked, Verb};
 use cherenkov_model::reference::Reference;
+use cherenkov_model::traced::{Trace, Traced};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// What a benchmark attaches to an engine.
+#[derive(Default)]
+pub struct Instruments {
+    /// Who sees every verb.
+    pub trace: Option<Box<dyn Trace + Send>>,
+    /// Who replaces drafts.
+    pub rewrite: Option<Rewrite>,
+}
 
 /// A device that can be made on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +46,8 @@ impl Choice {
     ///
     /// # Errors
     /// When there is no such device here, or it does not have the options given.
-    pub fn of(args: &ModelArgs) -> anyhow::Result<Self> {
-        match args.device {
+    pub fn of(device: DeviceName, args: &ComputeArgs) -> anyhow::Result<Self> {
+        match device {
             DeviceName::Gpu => bail!("--device gpu: not built yet; expected cpu or reference"),
             DeviceName::Reference if args.threads.is_some() || args.isa.is_some() => {
                 Err(usage("--threads and --isa belong to --device cpu; the reference has neither"))
@@ -55,6 +65,28 @@ impl Choice {
         match self {
             Self::Cpu { threads, isa } => format!("cpu ({}, {threads} threads)", isa.name()),
             Self::Reference => "reference".to_owned(),
+        }
+    }
+
+    /// Loads a store into the device, for measurements.
+    ///
+    /// # Errors
+    /// As [`Self::engine`].
+    pub fn instrumented(
+        self,
+        store: &Store,
+        options: Options,
+        streaming: Streaming,
+        instruments: Instruments,
+    ) -> anyhow::Result<Box<dyn Engine>> {
+        match self {
+            Self::Reference => {
+                let device = Reference::new(store.config().eps);
+                measured(store, device, options, streaming, instruments)
+            }
+            Self::Cpu { threads, isa } => {
+                measured(store, cpu(store, threads, isa)?, options, streaming, instruments)
+            }
         }
     }
 
@@ -80,8 +112,7 @@ impl Choice {
                 }
             },
             Self::Cpu { threads, isa } => {
-                let made = CpuOptions { isa, ..CpuOptions::new(threads, eps) };
-                let device = CpuDevice::new(made).context("cannot start the cpu device")?;
+                let device = cpu(store, threads, isa)?;
                 match copies {
                     Copies::Single => load(store, device, options, streaming),
                     Copies::Checked => {
@@ -118,6 +149,51 @@ fn isa(name: &str) -> anyhow::Result<Isa> {
         let names: Vec<_> = available.iter().map(|isa| isa.name()).collect();
         usage(format!("--isa {name}: this processor has {}", names.join(", ")))
     })
+}
+
+fn cpu(store: &Store, threads: usize, isa: Isa) -> anyhow::Result<CpuDevice> {
+    let options = CpuOptions { isa, ..CpuOptions::new(threads, store.config().eps) };
+    CpuDevice::new(options).context("cannot start the cpu device")
+}
+
+fn measured<D>(
+    store: &Store,
+    device: D,
+    options: Options,
+    streaming: Streaming,
+    instruments: Instruments,
+) -> anyhow::Result<Box<dyn Engine>>
+where
+    D: Device + Send + 'static,
+    D::Matrix: Send,
+    D::Vector: Send,
+    D::Bank: Send,
+{
+    let Instruments { trace, rewrite } = instruments;
+    match trace {
+        Some(trace) => rewritten(store, Traced::new(device, trace), options, streaming, rewrite),
+        None => rewritten(store, device, options, streaming, rewrite),
+    }
+}
+
+fn rewritten<D>(
+    store: &Store,
+    device: D,
+    options: Options,
+    streaming: Streaming,
+    rewrite: Option<Rewrite>,
+) -> anyhow::Result<Box<dyn Engine>>
+where
+    D: Device + Send + 'static,
+    D::Matrix: Send,
+    D::Vector: Send,
+    D::Bank: Send,
+{
+    let mut runner = Runner::load(store, device, options, streaming)?;
+    if let Some(rewrite) = rewrite {
+        runner.rewrite_drafts(rewrite);
+    }
+    Ok(Box::new(runner))
 }
 
 fn load<D>(

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod bundled;
 mod chat;
 mod check;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Pack(args) => pack::run(args),
         Command::Check(args) => check::run(args),
+        Command::Bench(args) => bench::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Completions(args) => args::completions(args.shell),
     };

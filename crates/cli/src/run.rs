@@ -26,7 +26,7 @@ use std::time::Instant;
 /// # Errors
 /// Whatever went wrong, [`exit::Interrupted`] after Ctrl-C.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
-    let device = Choice::of(&args.model)?;
+    let device = Choice::of(args.model.device, &args.compute)?;
     let prompt = prompt_text(args.prompt.as_deref())?;
     if prompt.is_none() {
         check_chat(args)?;

@@ -9,6 +9,7 @@
 mod device;
 pub mod kernels;
 pub mod memory;
+mod read;
 #[allow(unsafe_code)]
 pub mod simd;
 #[allow(unsafe_code)]
@@ -16,4 +17,5 @@ pub mod threads;
 
 pub use device::{CpuDevice, CpuMatrix, CpuOptions, CpuVector, KvPrecision};
 pub use kernels::quant::Planes;
+pub use read::PlainRead;
 pub use simd::Isa;

@@ -144,8 +144,10 @@ impl<D: Device> Drafter<'_, D> {
             let position = self.open[wish.index].as_ref().expect("open").len() + wish.drafts.len();
             // A head that draws nothing usable drafts nothing; the trunk decides anyway.
             if let Ok(drawn) = wish.sampler.draw(logits, position) {
-                wish.sampler.accept(drawn.token);
-                wish.drafts.push(drawn.token);
+                let own = drawn.token;
+                let token = core.rewrite.as_mut().map_or(own, |rewrite| rewrite(position, own));
+                wish.sampler.accept(token);
+                wish.drafts.push(token);
             }
         }
         Ok(())

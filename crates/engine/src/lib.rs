@@ -14,5 +14,5 @@ mod saved;
 pub use cherenkov_model::qwen4_exp::LoadDraft;
 pub use engine::{Engine, Info, SeqId, Snapshot, Step};
 pub use error::{Error, Result};
-pub use runner::{Options, Runner};
+pub use runner::{Options, Rewrite, Runner};
 pub use sample::{Drawn, LogProbs, SampleParams, Sampler};

@@ -58,12 +58,17 @@ impl Open {
     }
 }
 
+/// Replaces drafts before they are verified: called with a draft's position in its sequence and the
+/// head's own token.
+pub type Rewrite = Box<dyn FnMut(usize, u32) -> u32 + Send>;
+
 /// The parts that a pass needs.
 pub(crate) struct Core<D: Device> {
     pub(crate) model: Model<D>,
     pub(crate) device: D,
     pub(crate) experts: Experts<D::Bank>,
     pub(crate) pages: Pages,
+    pub(crate) rewrite: Option<Rewrite>,
 }
 
 /// The engine over one device.
@@ -126,7 +131,20 @@ impl<D: Device> Runner<D> {
         let pages = Pages::new(size.2);
         let open = (0..options.sequences).map(|_| None).collect();
         let fingerprint = saved::fingerprint(store, device.name(), model.draft.is_some());
-        Ok(Self { core: Core { model, device, experts, pages }, info, open, stats, fingerprint })
+        Ok(Self {
+            core: Core { model, device, experts, pages, rewrite: None },
+            info,
+            open,
+            stats,
+            fingerprint,
+        })
+    }
+
+    /// Has every draft replaced by what `rewrite` says. Answers stay the same, since drafts are
+    /// verified whoever made them; what changes is how many are accepted. For measurements at a given
+    /// acceptance: engines behind the [`Engine`] trait cannot be told.
+    pub fn rewrite_drafts(&mut self, rewrite: Rewrite) {
+        self.core.rewrite = Some(rewrite);
     }
 
     /// The device, for tests and tools.

@@ -238,3 +238,28 @@ fn nothing_follows_a_stop_token() {
         engine.close(seq);
     }
 }
+
+#[test]
+fn replaced_drafts_change_speed_only() {
+    let store = pocket();
+    let vocab = store.store.config().vocab;
+    let asked = long_prompt(vocab);
+    for params in [greedy(), warm(5)] {
+        let plain = answer(&mut Setup::default().cpu(&store), &asked, &params, 0, TOKENS);
+        let known = plain.tokens.clone();
+        for (shift, expected) in [(0, 1.0), (1, 0.0)] {
+            let mut engine = Setup::default().cpu(&store);
+            let (known, start) = (known.clone(), asked.len());
+            engine.rewrite_drafts(Box::new(move |position, own| {
+                // Position 0 of the answer is that of the first token behind the prompt.
+                known.get(position - start).map_or(own, |t| (t + shift) % vocab as u32)
+            }));
+            // As many steps as are known to the end.
+            assert_eq!(answer(&mut engine, &asked, &params, 3, TOKENS), plain);
+            let counts = engine.snapshot();
+            let hits = counts.accepted[0] as f64 / counts.drafted[0] as f64;
+            // The last step may look beyond what is known.
+            assert!((hits - expected).abs() <= 1.0 / counts.drafted[0] as f64, "{hits} {expected}");
+        }
+    }
+}

@@ -1,6 +1,7 @@
-//! A decorator that shows every verb's result to a sink.
+//! A decorator that shows every verb's call and result to a sink.
 //!
-//! Owns: when a result is read back. Never: what becomes of it (see [`Trace`]), numbers.
+//! Owns: when a result is read back. Never: what becomes of it (see [`Trace`]), numbers, clocks (a
+//! sink may have one).
 //! Invariant: the device runs exactly the calls it would run without the decorator, and reads between.
 
 use crate::batch::Batch;
@@ -24,8 +25,28 @@ pub struct At {
     pub place: Place,
 }
 
-/// Who looks at results.
+/// How much a call has to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Rows of the pass.
+    pub rows: usize,
+    /// Width of the input of a projection, else 0.
+    pub inputs: u32,
+    /// Width of the output of a projection, else 0.
+    pub outputs: u32,
+    /// Routed experts of a wave, else 0.
+    pub experts: usize,
+}
+
+/// Who looks at calls and results.
 pub trait Trace {
+    /// A verb is about to be called.
+    fn before(&mut self, _at: At) {}
+
+    /// A verb has returned; nothing has been read back yet. A device that works asynchronously may
+    /// not be done.
+    fn after(&mut self, _at: At, _work: Work) {}
+
     /// Whether this result is worth reading back.
     fn wants(&self, _at: At) -> bool {
         true
@@ -46,6 +67,14 @@ pub trait Trace {
 }
 
 impl<T: Trace + ?Sized> Trace for Box<T> {
+    fn before(&mut self, at: At) {
+        (**self).before(at);
+    }
+
+    fn after(&mut self, at: At, work: Work) {
+        (**self).after(at, work);
+    }
+
     fn wants(&self, at: At) -> bool {
         (**self).wants(at)
     }
@@ -75,16 +104,46 @@ pub struct Traced<D, T> {
     /// The sink.
     pub trace: T,
     place: Place,
+    rows: usize,
 }
 
 impl<D: Device, T: Trace> Traced<D, T> {
     /// Shows the results of `device` to `trace`.
     pub fn new(device: D, trace: T) -> Self {
-        Self { device, trace, place: Place::Embed }
+        Self { device, trace, place: Place::Embed, rows: 0 }
     }
 
     fn at(&self, verb: Verb) -> At {
         At { verb, place: self.place }
+    }
+
+    /// Calls the device, and tells the sink before and after.
+    fn call<R>(&mut self, verb: Verb, run: impl FnOnce(&mut D) -> Result<R>) -> Result<R> {
+        self.work(verb, Work::default(), run)
+    }
+
+    fn project<R>(
+        &mut self,
+        verb: Verb,
+        x: Act,
+        out: Act,
+        run: impl FnOnce(&mut D) -> Result<R>,
+    ) -> Result<R> {
+        let work = Work { inputs: x.width, outputs: out.width, ..Work::default() };
+        self.work(verb, work, run)
+    }
+
+    fn work<R>(
+        &mut self,
+        verb: Verb,
+        work: Work,
+        run: impl FnOnce(&mut D) -> Result<R>,
+    ) -> Result<R> {
+        let at = self.at(verb);
+        self.trace.before(at);
+        let result = run(&mut self.device);
+        self.trace.after(at, Work { rows: self.rows, ..work });
+        result
     }
 
     fn show(&mut self, verb: Verb, acts: &[Act]) -> Result<()> {
@@ -181,6 +240,7 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
     }
 
     fn begin(&mut self, batch: &Batch) -> Result<()> {
+        self.rows = batch.rows();
         self.device.begin(batch)
     }
 
@@ -206,32 +266,32 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
     }
 
     fn embed(&mut self, table: &D::Matrix, out: Act) -> Result<()> {
-        self.device.embed(table, out)?;
+        self.call(Verb::Embed, |d| d.embed(table, out))?;
         self.show(Verb::Embed, &[out])
     }
 
     fn repeat(&mut self, x: Act, out: Act) -> Result<()> {
-        self.device.repeat(x, out)?;
+        self.call(Verb::Repeat, |d| d.repeat(x, out))?;
         self.show(Verb::Repeat, &[out])
     }
 
     fn add_repeat(&mut self, x: Act, stream: Act) -> Result<()> {
-        self.device.add_repeat(x, stream)?;
+        self.call(Verb::AddRepeat, |d| d.add_repeat(x, stream))?;
         self.show(Verb::AddRepeat, &[stream])
     }
 
     fn norm(&mut self, w: &D::Vector, groups: usize, x: Act, out: Act) -> Result<()> {
-        self.device.norm(w, groups, x, out)?;
+        self.call(Verb::Norm, |d| d.norm(w, groups, x, out))?;
         self.show(Verb::Norm, &[out])
     }
 
     fn linear(&mut self, w: &D::Matrix, x: Act, out: Act) -> Result<()> {
-        self.device.linear(w, x, out)?;
+        self.project(Verb::Linear, x, out, |d| d.linear(w, x, out))?;
         self.show(Verb::Linear, &[out])
     }
 
     fn linear_streams(&mut self, w: &D::Matrix, x: Act, out: Act) -> Result<()> {
-        self.device.linear_streams(w, x, out)?;
+        self.project(Verb::LinearStreams, x, out, |d| d.linear_streams(w, x, out))?;
         self.show(Verb::LinearStreams, &[out])
     }
 
@@ -242,13 +302,13 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
         out: Act,
         gate: Act,
     ) -> Result<()> {
-        self.device.hyper_read(w, stream, out, gate)?;
+        self.call(Verb::HyperRead, |d| d.hyper_read(w, stream, out, gate))?;
         let outputs: &[Act] = if w.inject.is_some() { &[out, gate] } else { &[out] };
         self.show(Verb::HyperRead, outputs)
     }
 
     fn hyper_write(&mut self, y: Act, gate: Act, stream: Act) -> Result<()> {
-        self.device.hyper_write(y, gate, stream)?;
+        self.call(Verb::HyperWrite, |d| d.hyper_write(y, gate, stream))?;
         self.show(Verb::HyperWrite, &[stream])
     }
 
@@ -260,7 +320,7 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
         out: Act,
         gate: Act,
     ) -> Result<()> {
-        self.device.hyper_turn(y, w, stream, out, gate)?;
+        self.call(Verb::HyperTurn, |d| d.hyper_turn(y, w, stream, out, gate))?;
         let outputs: &[Act] =
             if w.inject.is_some() { &[stream, out, gate] } else { &[stream, out] };
         self.show(Verb::HyperTurn, outputs)
@@ -274,12 +334,12 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
         x: Act,
         out: Act,
     ) -> Result<()> {
-        self.device.conv_silu(lane, taps, kernel, x, out)?;
+        self.call(Verb::ConvSilu, |d| d.conv_silu(lane, taps, kernel, x, out))?;
         self.show(Verb::ConvSilu, &[out])
     }
 
     fn delta(&mut self, lane: DeltaLane, w: &DeltaWeights<D::Vector>, io: DeltaIo) -> Result<()> {
-        self.device.delta(lane, w, io)?;
+        self.call(Verb::Delta, |d| d.delta(lane, w, io))?;
         self.show(Verb::Delta, &[io.out])
     }
 
@@ -292,7 +352,7 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
         v: Act,
         index: Act,
     ) -> Result<()> {
-        self.device.kv_append(lane, raw, w, k, v, index)
+        self.call(Verb::KvAppend, |d| d.kv_append(lane, raw, w, k, v, index))
     }
 
     fn select(
@@ -302,7 +362,7 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
         index: Act,
         picks: Picks,
     ) -> Result<()> {
-        self.device.select(lane, w, index, picks)?;
+        self.call(Verb::Select, |d| d.select(lane, w, index, picks))?;
         let at = self.at(Verb::Select);
         if self.trace.wants(at) {
             let blocks = self.device.fetch_picks(picks)?;
@@ -319,12 +379,12 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
         picks: Picks,
         out: Act,
     ) -> Result<()> {
-        self.device.attend(lane, w, q, picks, out)?;
+        self.call(Verb::Attend, |d| d.attend(lane, w, q, picks, out))?;
         self.show(Verb::Attend, &[out])
     }
 
     fn route(&mut self, w: &D::Matrix, k: usize, norm: TopkNorm, x: Act) -> Result<Routes> {
-        let routes = self.device.route(w, k, norm, x)?;
+        let routes = self.call(Verb::Route, |d| d.route(w, k, norm, x))?;
         self.trace.routes(self.at(Verb::Route), &routes);
         Ok(routes)
     }
@@ -337,18 +397,19 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
         x: Act,
         parts: Act,
     ) -> Result<<D::Bank as Bank>::Ticket> {
-        self.device.experts(bank, wave, routes, x, parts)
+        let work = Work { experts: wave.experts.len(), ..Work::default() };
+        self.work(Verb::Experts, work, |d| d.experts(bank, wave, routes, x, parts))
     }
 
     fn shared_expert(&mut self, w: &Shared<D::Matrix>, x: Act, out: Act) -> Result<()> {
-        self.device.shared_expert(w, x, out)?;
+        self.call(Verb::SharedExpert, |d| d.shared_expert(w, x, out))?;
         self.show(Verb::SharedExpert, &[out])
     }
 
     fn combine(&mut self, routes: &Routes, parts: Act, shared: Act, out: Act) -> Result<()> {
         // Only now has every wave been here.
         self.show(Verb::Experts, &[parts])?;
-        self.device.combine(routes, parts, shared, out)?;
+        self.call(Verb::Combine, |d| d.combine(routes, parts, shared, out))?;
         self.show(Verb::Combine, &[out])
     }
 
@@ -360,21 +421,21 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
         val: Act,
         stream: Act,
     ) -> Result<()> {
-        self.device.ngram_add(lane, w, key, val, stream)?;
+        self.call(Verb::NgramAdd, |d| d.ngram_add(lane, w, key, val, stream))?;
         self.show(Verb::NgramAdd, &[stream])
     }
 
     fn keep(&mut self, lane: RowLane, x: Act) -> Result<()> {
-        self.device.keep(lane, x)
+        self.call(Verb::Keep, |d| d.keep(lane, x))
     }
 
     fn recall(&mut self, lane: RowLane, x: Act, from: &[Recall], out: Act) -> Result<()> {
-        self.device.recall(lane, x, from, out)?;
+        self.call(Verb::Recall, |d| d.recall(lane, x, from, out))?;
         self.show(Verb::Recall, &[out])
     }
 
     fn logits(&mut self, w: &D::Matrix, x: Act, rows: &[u32]) -> Result<Vec<f32>> {
-        let values = self.device.logits(w, x, rows)?;
+        let values = self.call(Verb::Logits, |d| d.logits(w, x, rows))?;
         self.trace.logits(self.at(Verb::Logits), rows, &values);
         Ok(values)
     }
