@@ -15,6 +15,9 @@ use std::time::Instant;
 /// Bytes of the pool of weights: far more than any cache.
 const POOL_BYTES: usize = 1 << 30;
 const ROUNDS: usize = 7;
+/// Outputs and inputs: a square one, the two of a hyper-connection, DeltaNet's input and output.
+const SHAPES: [(usize, usize); 5] =
+    [(2560, 2560), (320, 10240), (10240, 320), (10240, 2560), (2560, 6144)];
 
 struct Bench {
     pool: Pool,
@@ -55,17 +58,11 @@ impl Op for Fill<'_> {
     }
 }
 
-/// Seconds: with one thread those that it was running, so that other programs disturb less.
-fn seconds(threads: usize) -> f64 {
-    let running = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let running = running.and_then(|s| s.split(' ').next()?.parse::<f64>().ok());
-    match running {
-        Some(nanoseconds) if threads == 1 => nanoseconds / 1e9,
-        _ => START.get_or_init(Instant::now).elapsed().as_secs_f64(),
-    }
+/// Seconds since the first call.
+fn seconds() -> f64 {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_secs_f64()
 }
-
-static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -113,12 +110,12 @@ impl Bench {
         let (at, arch) = (self.next(bytes), self.arch);
         let lines = self.memory[at..at + bytes].as_chunks::<64>().0;
         let threads = self.pool.threads();
-        let begin = seconds(threads);
+        let begin = seconds();
         self.pool.run(&|i| {
             let part = lines.len() * i / threads..lines.len() * (i + 1) / threads;
             std::hint::black_box(arch.run(Read(&lines[part])));
         });
-        bytes as f64 / (seconds(threads) - begin)
+        bytes as f64 / (seconds() - begin)
     }
 
     /// Products of different matrices with the same activations; seconds per product.
@@ -127,7 +124,7 @@ impl Bench {
         let encoding = Encoding::Tile16 { bits, group: Group::G64 };
         let bytes = encoding.byte_len(rows, cols).expect("fits");
         let mut y = vec![0.0; x.1.rows * rows];
-        let begin = seconds(self.pool.threads());
+        let begin = seconds();
         for _ in 0..count {
             let at = self.next(bytes);
             let (arch, threads) = (self.arch, self.pool.threads());
@@ -140,7 +137,7 @@ impl Bench {
                 multiply(arch, Product { w, x: &x.0, shape: x.1, panels, dest, out });
             });
         }
-        (seconds(self.pool.threads()) - begin) / count as f64
+        (seconds() - begin) / count as f64
     }
 
     fn activations(&self, rows: usize, cols: usize, planes: Planes) -> (Quantised, Shape) {
@@ -212,14 +209,16 @@ impl Bench {
             [(Bits::B4, Planes::One), (Bits::B8, Planes::One), (Bits::B8, Planes::Two)]
         {
             self.headers(bits);
-            for rows in [32, 512] {
-                let x = self.activations(rows, 2560, planes);
+            for ((outputs, cols), rows) in
+                SHAPES.into_iter().flat_map(|shape| [32, 512].map(|rows| (shape, rows)))
+            {
+                let x = self.activations(rows, cols, planes);
                 let rounds: Vec<f64> = (0..ROUNDS)
-                    .map(|_| self.products((2560, 2560, bits), &x, 2048 / rows))
+                    .map(|_| self.products((outputs, cols, bits), &x, 2048 / rows))
                     .collect();
-                let operations = 2.0 * (rows * 2560 * 2560) as f64;
+                let operations = 2.0 * (rows * outputs * cols) as f64;
                 println!(
-                    "prefill {} {bits:?} {planes:?} {rows} rows: {:.0} GOP/s",
+                    "prefill {} {bits:?} {planes:?} {outputs}x{cols} {rows} rows: {:.0} GOP/s",
                     self.isa.name(),
                     operations / median(rounds) / 1e9,
                 );
@@ -240,7 +239,7 @@ impl Bench {
             for _ in 0..ROUNDS {
                 let (arch, next) = (self.arch, AtomicUsize::new(0));
                 let memory = &self.memory[self.start..];
-                let begin = seconds(self.pool.threads());
+                let begin = seconds();
                 self.pool.run(&|_| {
                     let mut y = vec![0.0; 640 * 40];
                     loop {
@@ -258,7 +257,7 @@ impl Bench {
                         multiply(arch, Product { w, x, shape: *shape, panels, dest, out });
                     }
                 });
-                rounds.push(seconds(self.pool.threads()) - begin);
+                rounds.push(seconds() - begin);
             }
             let time = median(rounds);
             println!(

@@ -50,7 +50,7 @@ impl CpuOptions {
     /// The fastest instruction set, half-precision keys and values, two planes for 8-bit weights.
     pub fn new(threads: usize, eps: f64) -> Self {
         let (isa, kv) = (Isa::detect(), KvPrecision::default());
-        Self { threads, isa, kv, planes_of_8_bits: Planes::Two, eps }
+        Self { threads, isa, kv, planes_of_8_bits: Planes::One, eps }
     }
 }
 

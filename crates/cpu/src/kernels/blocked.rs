@@ -6,13 +6,10 @@
 //! segments are added to the output in order.
 
 use super::quant::{PANEL, PanelRef, Quantised, Shape};
-use super::tile::{Product, Target, Weights, segment};
+use super::tile::{Dest, Product, Target, Weights, segment};
 use crate::simd::{LANES, Line, Onto, Op, Panel, SEGMENT, Simd, each_quad, words};
 use crate::threads::Cut;
 use std::ops::Range;
-
-/// How far ahead weights are asked for.
-const AHEAD: usize = 4096;
 
 /// Panels that pass over a tile before the next tile is unpacked.
 const BLOCK_PANELS: usize = 32;
@@ -31,6 +28,8 @@ pub struct Blocked<'a, 'o, 'd, const W: usize, const QUADS: usize, const PLANES:
 const TILES: usize = 2;
 /// Up to this many panels are near as a whole.
 const NEAR_PANELS: usize = 8;
+/// Tiles whose outputs are near while the segments pass: with 512 rows 256 KiB.
+const NEAR_TILES: usize = 8;
 /// Lines of an unpacked segment.
 const SEGMENT_LINES: usize = SEGMENT * unpacked_lines(16);
 
@@ -45,38 +44,45 @@ impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let p = self.0;
+        let Product { w, x, shape, panels, dest, out } = self.0;
         let mut scratch = Unpacked([[[0; 64]; SEGMENT_LINES]; TILES]);
-        let mut out = Target { out: p.out, dest: p.dest };
-        let b = Block { w: p.w, x: p.x, shape: p.shape, first_panel: p.panels.start };
+        let mut out = Target { out, dest };
+        let segments = shape.groups().div_ceil(SEGMENT);
         s.open_tiles();
-        for start in p.panels.clone().step_by(BLOCK_PANELS) {
-            let panels = start..(start + BLOCK_PANELS).min(p.panels.end);
-            let (tiles, segments) = (out.tiles(), p.shape.groups().div_ceil(SEGMENT));
-            if panels.len() <= NEAR_PANELS {
-                // All these activations stay in the second cache; weights are read as they lie.
-                for (tile, segment) in (0..tiles).flat_map(|t| (0..segments).map(move |s| (t, s))) {
-                    let at = Place { tile, row: 0, segment };
-                    b.tiles::<S, W, QUADS, PLANES, 1>(
-                        s,
-                        at,
-                        panels.clone(),
-                        &mut scratch,
-                        &mut out,
-                    );
-                }
-            } else {
-                // One segment of them does.
-                for segment in 0..segments {
-                    for tile in (0..tiles).step_by(TILES) {
+        if panels.len() <= NEAR_PANELS {
+            // All these activations stay in the second cache; weights are read as they lie.
+            let (first_tile, first_panel) = (out.first_tile(), panels.start);
+            let b = Block { w, x, shape, first_tile, first_panel };
+            for (tile, segment) in (0..out.tiles()).flat_map(|t| (0..segments).map(move |s| (t, s)))
+            {
+                let at = Place { tile, row: 0, segment };
+                b.tiles::<S, W, QUADS, PLANES, 1>(s, at, panels.clone(), &mut scratch, &mut out);
+            }
+        } else {
+            let mut near = Near([[0.0; NEAR_TILES * LANES]; BLOCK_PANELS * PANEL]);
+            for start in panels.clone().step_by(BLOCK_PANELS) {
+                let some = start..(start + BLOCK_PANELS).min(panels.end);
+                let rows = (some.end * PANEL).min(shape.rows) - start * PANEL;
+                // One segment of the activations is near, and the outputs of a few tiles.
+                for from in (0..out.tiles()).step_by(NEAR_TILES) {
+                    let (tiles, first_tile) =
+                        (NEAR_TILES.min(out.tiles() - from), out.first_tile() + from);
+                    let b = Block { w, x, shape, first_tile, first_panel: start };
+                    let width = tiles * LANES;
+                    let near = &mut near.0.as_flattened_mut()[..BLOCK_PANELS * PANEL * width];
+                    let whole = Cut::columns(near, BLOCK_PANELS * PANEL, LANES, 1);
+                    let mut whole = whole.take(0);
+                    let mut here = Target { out: &mut whole, dest: Dest::From(0) };
+                    for (segment, tile) in (0..segments)
+                        .flat_map(|s| (0..tiles).step_by(TILES).map(move |tile| (s, tile)))
+                    {
                         let at = Place { tile, row: 0, segment };
-                        b.tiles::<S, W, QUADS, PLANES, TILES>(
-                            s,
-                            at,
-                            panels.clone(),
-                            &mut scratch,
-                            &mut out,
-                        );
+                        let some = some.clone();
+                        b.tiles::<S, W, QUADS, PLANES, TILES>(s, at, some, &mut scratch, &mut here);
+                    }
+                    let first = (start - panels.start) * PANEL;
+                    for (r, row) in near.chunks_exact(width).enumerate().take(rows) {
+                        out.set_row(first + r, from, row);
                     }
                 }
             }
@@ -85,11 +91,19 @@ impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
     }
 }
 
+/// Outputs of a block of rows for a few tiles, side by side: rows of the output itself lie a power of
+/// two apart, sixteen of them in the same set of the nearest cache.
+#[repr(align(64))]
+struct Near([[f32; NEAR_TILES * LANES]; BLOCK_PANELS * PANEL]);
+
 /// What all tiles of a blocked product share.
 struct Block<'a> {
     w: Weights<'a>,
     x: &'a Quantised,
     shape: Shape,
+    /// Tile of the weights that tile 0 of the target is.
+    first_tile: usize,
+    /// Panel whose first row is row 0 of the target.
     first_panel: usize,
 }
 
@@ -115,12 +129,13 @@ impl Block<'_> {
         let start = at.segment * SEGMENT;
         let used = SEGMENT.min(groups - start);
         let count = COUNT.min(out.tiles() - at.tile);
+        let ahead = if COUNT == 1 { SEGMENT } else { COUNT * groups } * block_lines * 64;
         let mut blocks: [&[Line]; COUNT] = [&[]; COUNT];
         for ((i, blocks), scratch) in blocks.iter_mut().enumerate().take(count).zip(&mut scratch.0)
         {
-            let first = (out.first_tile() + at.tile + i) * groups + start;
+            let first = (self.first_tile + at.tile + i) * groups + start;
             let packed = &self.w.lines()[first * block_lines..][..used * block_lines];
-            *blocks = unpack::<S, W, QUADS>(s, packed, scratch);
+            *blocks = unpack::<S, W, QUADS>(s, packed, ahead, scratch);
         }
         for n in panels {
             let panel = self.x.panel(self.shape, n);
@@ -133,24 +148,31 @@ impl Block<'_> {
     }
 }
 
-/// Spreads the codes of a segment to a byte each, keeping the headers.
+/// Spreads the codes of a segment to a byte each, keeping the headers; asks for the weights `ahead`
+/// bytes further.
 #[inline(always)]
 fn unpack<'a, S: Simd, const W: usize, const QUADS: usize>(
     s: S,
     packed: &'a [Line],
+    ahead: usize,
     scratch: &'a mut [Line],
 ) -> &'a [Line] {
     if W == 8 {
+        for line in packed {
+            s.prefetch(line, ahead);
+        }
         return packed;
     }
     let lines = 1 + words(W, QUADS);
     let used = packed.len() / lines * unpacked_lines(QUADS);
     let to = scratch.chunks_exact_mut(unpacked_lines(QUADS));
     for (from, to) in packed.chunks_exact(lines).zip(to) {
-        s.prefetch(&from[0], AHEAD);
+        for line in from {
+            s.prefetch(line, ahead);
+        }
         to[0] = from[0];
         let codes = &mut to[1..];
-        each_quad::<S, W, QUADS, AHEAD>(
+        each_quad::<S, W, QUADS, 0>(
             s,
             &from[1..],
             #[inline(always)]

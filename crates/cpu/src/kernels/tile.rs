@@ -314,6 +314,14 @@ impl Target<'_, '_, '_> {
         }
     }
 
+    /// `y[row, tiles from this one on] = values`, as many as there are columns.
+    #[inline(always)]
+    pub fn set_row(&mut self, row: usize, tile: usize, values: &[f32]) {
+        let row = &mut self.out.row(self.dest.at(row))[tile * LANES..];
+        let len = row.len().min(values.len());
+        row[..len].copy_from_slice(&values[..len]);
+    }
+
     /// `y[row, tile] += v`, from 0 for the first segment.
     #[inline(always)]
     pub fn gain<S: Simd>(&mut self, s: S, row: usize, tile: usize, segment: usize, v: S::F) {
