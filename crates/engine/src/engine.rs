@@ -115,6 +115,12 @@ pub trait Engine: Send {
     /// the sequence must be closed.
     fn prefill(&mut self, seq: SeqId, tokens: &[u32]) -> Result<()>;
 
+    /// As [`Self::prefill`]; `see` gets the logits after each token that is run, in order.
+    ///
+    /// # Errors
+    /// As [`Self::prefill`].
+    fn score(&mut self, seq: SeqId, tokens: &[u32], see: &mut dyn FnMut(&[f32])) -> Result<()>;
+
     /// One step of one or several sequences.
     ///
     /// # Errors

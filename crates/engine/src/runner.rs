@@ -33,6 +33,12 @@ pub struct Options {
     pub pool_slots: usize,
 }
 
+/// Rows whose logits are held at a time.
+const LOGIT_ROWS: usize = 32;
+
+/// Gets the logits of one row.
+type See<'a> = dyn FnMut(&[f32]) + 'a;
+
 /// One open sequence.
 pub(crate) struct Open {
     pub(crate) sequence: Sequence,
@@ -202,8 +208,31 @@ impl<D: Device> Runner<D> {
         }
     }
 
+    /// Appends tokens and runs all but the last, in chunks.
+    fn extend(&mut self, seq: SeqId, tokens: &[u32], mut see: Option<&mut See<'_>>) -> Result<()> {
+        let (limit, vocab, chunk) = (self.info.context, self.info.vocab, self.info.chunk);
+        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocab) {
+            return Err(Error::Token { token, vocab });
+        }
+        let open = self.ready(seq)?;
+        let needed = open.len() + tokens.len();
+        if needed > limit {
+            return Err(Error::Context { needed, limit });
+        }
+        open.tail.extend_from_slice(tokens);
+        while self.get(seq)?.tail.len() > 1 {
+            let tail = &self.get(seq)?.tail;
+            let run = tail[..chunk.min(tail.len() - 1)].to_vec();
+            self.chunk(seq.0 as usize, &run, see.as_deref_mut())?;
+            self.stats.prefill_tokens += run.len() as u64;
+            let open = self.open[seq.0 as usize].as_mut().expect("checked above");
+            open.tail.drain(..run.len());
+        }
+        Ok(())
+    }
+
     /// Runs `tokens` of one sequence through the trunk and, one row behind, the draft head.
-    fn chunk(&mut self, index: usize, tokens: &[u32]) -> Result<()> {
+    fn chunk(&mut self, index: usize, tokens: &[u32], see: Option<&mut See<'_>>) -> Result<()> {
         let core = &mut self.core;
         let open = self.open[index].as_mut().expect("checked by the caller");
         open.sequence.reserve(&mut core.device, &mut core.pages, tokens.len())?;
@@ -213,6 +242,13 @@ impl<D: Device> Runner<D> {
         let mut input = Input::default();
         input.push(&core.model, &mut open.sequence, tokens, Keep::All);
         core.model.trunk(&mut core.device, &mut core.experts, &input)?;
+        if let Some(see) = see {
+            let rows: Vec<u32> = (0..tokens.len() as u32).collect();
+            for rows in rows.chunks(LOGIT_ROWS) {
+                let logits = core.model.logits(&mut core.device, rows)?;
+                logits.chunks_exact(self.info.vocab).for_each(&mut *see);
+            }
+        }
         Drafter { core, open: &mut self.open }.follow(index, tokens)?;
         self.damage([index].into_iter(), false);
         Ok(())
@@ -345,25 +381,11 @@ where
     }
 
     fn prefill(&mut self, seq: SeqId, tokens: &[u32]) -> Result<()> {
-        let (limit, vocab, chunk) = (self.info.context, self.info.vocab, self.info.chunk);
-        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocab) {
-            return Err(Error::Token { token, vocab });
-        }
-        let open = self.ready(seq)?;
-        let needed = open.len() + tokens.len();
-        if needed > limit {
-            return Err(Error::Context { needed, limit });
-        }
-        open.tail.extend_from_slice(tokens);
-        while self.get(seq)?.tail.len() > 1 {
-            let tail = &self.get(seq)?.tail;
-            let run = tail[..chunk.min(tail.len() - 1)].to_vec();
-            self.chunk(seq.0 as usize, &run)?;
-            self.stats.prefill_tokens += run.len() as u64;
-            let open = self.open[seq.0 as usize].as_mut().expect("checked above");
-            open.tail.drain(..run.len());
-        }
-        Ok(())
+        self.extend(seq, tokens, None)
+    }
+
+    fn score(&mut self, seq: SeqId, tokens: &[u32], see: &mut dyn FnMut(&[f32])) -> Result<()> {
+        self.extend(seq, tokens, Some(see))
     }
 
     fn decode(&mut self, steps: &mut [Step<'_>]) -> Result<()> {

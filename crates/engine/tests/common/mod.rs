@@ -2,11 +2,12 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use cherenkov_cpu::{CpuDevice, CpuOptions};
+use cherenkov_cpu::{CpuDevice, CpuOptions, Isa, KvPrecision};
 use cherenkov_engine::{Engine, LoadDraft, Options, Runner, SampleParams, Sampler, SeqId, Step};
 use cherenkov_experts::Streaming;
 use cherenkov_format::pack::{self, Precision};
-use cherenkov_format::{Bits, Store, checksum};
+use cherenkov_format::qwen4_exp::config::Config;
+use cherenkov_format::{Bits, Store, checksum, synth};
 use cherenkov_model::reference::Reference;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,10 +43,21 @@ pub fn random(name: &str) -> Packed {
     Packed { store: Arc::new(Store::open(&out).unwrap()), _dir: Some(dir) }
 }
 
+/// Random weights of some geometry, experts at 4 bits, dense weights at 8.
+pub fn synthetic(config: Config) -> Packed {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("store");
+    let silent = &mut cherenkov_format::progress::Silent;
+    synth::store(&out, &synth::Options::new(config), silent).unwrap();
+    Packed { store: Arc::new(Store::open(&out).unwrap()), _dir: Some(dir) }
+}
+
 /// What an engine is built with.
 #[derive(Clone, Debug)]
 pub struct Setup {
+    pub isa: Isa,
     pub threads: usize,
+    pub kv: KvPrecision,
     pub chunk: usize,
     pub pool_slots: usize,
     pub draft: LoadDraft,
@@ -56,7 +68,9 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
+            isa: Isa::detect(),
             threads: 1,
+            kv: KvPrecision::default(),
             chunk: 64,
             pool_slots: 64,
             draft: LoadDraft::Yes,
@@ -79,7 +93,8 @@ impl Setup {
     }
 
     pub fn cpu(&self, packed: &Packed) -> Runner<CpuDevice> {
-        let options = CpuOptions::new(self.threads, packed.store.config().eps);
+        let base = CpuOptions::new(self.threads, packed.store.config().eps);
+        let options = CpuOptions { isa: self.isa, kv: self.kv, ..base };
         let device = CpuDevice::new(options).unwrap();
         Runner::load(&packed.store, device, self.options(), Streaming::default()).unwrap()
     }

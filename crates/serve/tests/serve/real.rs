@@ -1,7 +1,7 @@
 //! The server over real engines: the exact reference on the bundled model and on a random one.
 
 use crate::support::{self, Running, options, root};
-use cherenkov_engine::{LoadDraft, Options, Runner, SampleParams};
+use cherenkov_engine::{LoadDraft, Options, Runner, SampleParams, Streaming};
 use cherenkov_format::Store;
 use cherenkov_model::reference::Reference;
 use cherenkov_serve::{ServeOptions, TextModel};
@@ -24,7 +24,7 @@ async fn pocket(drafts: usize, serve: ServeOptions) -> Running {
         pool_slots: 64,
     };
     let device = Reference::new(store.config().eps);
-    let runner = Runner::load(&store, device, engine).unwrap();
+    let runner = Runner::load(&store, device, engine, Streaming::default()).unwrap();
     let text = TextModel {
         name: "pocket".into(),
         aliases: Vec::new(),

@@ -3,6 +3,7 @@
 use super::tokenizer;
 use cherenkov_engine::{
     Drawn, Engine, Error, Info, LoadDraft, Options, Result, Runner, SeqId, Snapshot, Step,
+    Streaming,
 };
 use cherenkov_format::Store;
 use cherenkov_format::pack::{self, Precision};
@@ -38,7 +39,7 @@ fn ids() -> &'static [SeqId] {
             pool_slots: 4,
         };
         let device = Reference::new(store.config().eps);
-        let mut runner = Runner::load(&store, device, options).unwrap();
+        let mut runner = Runner::load(&store, device, options, Streaming::default()).unwrap();
         (0..SEQUENCES).map(|_| runner.open().unwrap()).collect()
     })
 }
@@ -242,6 +243,14 @@ impl Engine for Scripted {
         open.tokens.extend_from_slice(tokens);
         let needed = open.tokens.len();
         if needed > limit { Err(Error::Context { needed, limit }) } else { Ok(()) }
+    }
+
+    fn score(&mut self, seq: SeqId, tokens: &[u32], see: &mut dyn FnMut(&[f32])) -> Result<()> {
+        let mut all = self.tokens(seq)?;
+        let run = all.len().saturating_sub(1)..(all.len() + tokens.len()).saturating_sub(1);
+        all.extend_from_slice(tokens);
+        run.for_each(|last| see(&self.logits(&all[..=last])));
+        self.prefill(seq, tokens)
     }
 
     fn decode(&mut self, steps: &mut [Step<'_>]) -> Result<()> {
