@@ -21,6 +21,8 @@ use cherenkov_format::qwen4_exp::config::{Delta, Gate};
 const SLAB: usize = 2;
 /// Values of a slab.
 pub const SLAB_VALUES: usize = SLAB * LANES;
+/// How many rows ahead scattered values are asked for.
+const ASK_ROWS: usize = 4;
 /// Parts of a sum over keys.
 const PARTS: usize = 4;
 
@@ -228,6 +230,10 @@ impl Head<'_, '_> {
             let gates = &self.gates[row * 2 * spec.value_heads..][..2 * spec.value_heads];
             let decay = s.splat(gates[self.head]);
             let beta = s.splat(gates[spec.value_heads + self.head]);
+            // Rows of v lie far apart: without asking, each would be waited for.
+            for c in 0..SLAB {
+                s.ask(self.qkv, (row + ASK_ROWS) * spec.channels() + v_at + c * LANES);
+            }
             let v = some_slab(s, &self.qkv[row * spec.channels() + v_at..][..live]);
             let seen = recall(s, slab, k, decay);
             let mut d = v;
@@ -257,6 +263,9 @@ impl Head<'_, '_> {
         let (dim, from) = (spec.value_dim, self.head * spec.value_dim);
         for row in 0..self.gates.len() / (2 * spec.value_heads) {
             let z = &self.z[row * spec.value_width() + from..][..dim];
+            for line in 0..dim.div_ceil(LANES) {
+                s.ask(self.z, (row + ASK_ROWS) * spec.value_width() + from + line * LANES);
+            }
             let at = from - self.out.start();
             let y = &mut self.out.row(self.first + row)[at..at + dim];
             let inv = s.splat(inverse_rms(s, y, self.eps));

@@ -267,6 +267,12 @@ impl<T: Tiles> Simd for Avx512<T> {
     }
 
     #[inline(always)]
+    fn ask(self, x: &[f32], at: usize) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().wrapping_add(at).cast()) }
+    }
+
+    #[inline(always)]
     fn prefetch(self, line: &Line, ahead: usize) {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().wrapping_add(ahead).cast()) }

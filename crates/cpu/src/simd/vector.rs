@@ -115,6 +115,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn dot4(self, acc: Self::I, codes: Self::I, x: [i8; 4]) -> Self::I;
     /// Asks for the cache line `ahead` bytes after `line`; any address is allowed.
     fn prefetch(self, line: &Line, ahead: usize);
+    /// Asks for `x[at]` to be in the nearest cache soon; `at` may lie beyond the end.
+    #[inline(always)]
+    fn ask(self, _x: &[f32], _at: usize) {}
 
     /// Exact integer dot products of the sixteen rows of one group with `N` activation rows.
     ///
