@@ -26,13 +26,34 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// Standard Gumbel noise `-ln(-ln u)` for one token at one position.
-pub fn gumbel(seed: u64, position: usize, token: u32) -> f64 {
+fn bits(seed: u64, position: usize, token: u32) -> u32 {
     let position = position as u64;
     let counter = [token, position as u32, (position >> 32) as u32, 0];
-    let bits = philox(counter, [seed as u32, (seed >> 32) as u32])[0];
+    philox(counter, [seed as u32, (seed >> 32) as u32])[0]
+}
+
+fn gumbel_of(bits: u32) -> f64 {
     let u = (f64::from(bits) + 0.5) / 4_294_967_296.0;
     -libm::log(-libm::log(u))
+}
+
+/// Standard Gumbel noise `-ln(-ln u)` for one token at one position.
+pub fn gumbel(seed: u64, position: usize, token: u32) -> f64 {
+    gumbel_of(bits(seed, position, token))
+}
+
+/// [`gumbel`], or `None` when it is certainly below `floor`: found out without logarithms, because
+/// `-ln u >= 1 - u`, so that the noise is at most `-ln(1 - u)`, and `1 - u > 2^-(z + 1)` where `u` starts
+/// with z ones.
+pub fn gumbel_above(seed: u64, position: usize, token: u32, floor: f64) -> Option<f64> {
+    /// A little above `-ln(1 - u)` of the largest u.
+    const MOST: f64 = 22.9;
+    if floor >= MOST {
+        return None;
+    }
+    let bits = bits(seed, position, token);
+    let bound = f64::from(bits.leading_ones() + 1) * std::f64::consts::LN_2 + 1e-6;
+    (bound >= floor).then(|| gumbel_of(bits))
 }
 
 #[cfg(test)]
@@ -54,6 +75,19 @@ mod tests {
             ),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    #[test]
+    fn only_noise_below_the_floor_is_left_out() {
+        let mut left_out = 0;
+        for token in 0..20_000 {
+            let noise = gumbel(3, 8, token);
+            assert_eq!(gumbel_above(3, 8, token, noise), Some(noise));
+            assert_eq!(gumbel_above(3, 8, token, f64::NEG_INFINITY), Some(noise));
+            left_out += usize::from(gumbel_above(3, 8, token, noise + 2.0).is_none());
+        }
+        assert!(left_out > 15_000, "{left_out}");
+        assert!([0, 1, u32::MAX - 1, u32::MAX].map(gumbel_of).iter().all(|g| *g < 22.9));
     }
 
     #[test]
