@@ -17,7 +17,12 @@ use std::time::Instant;
 const READ_PASSES: usize = 4;
 
 /// Tokens of a warm-up prompt.
-pub const WARM_UP: usize = 256;
+const WARM_UP: usize = 256;
+/// Tokens of the prompt of a warm-up: at least a pass, and one that stays pending.
+pub const fn warm_up(chunk: usize) -> usize {
+    if chunk < WARM_UP { WARM_UP } else { chunk + 1 }
+}
+
 /// Tokens generated after it.
 const WARM_UP_ANSWER: usize = 8;
 /// Warm-ups until the pool holds what it can.
@@ -103,7 +108,9 @@ impl Bench<'_> {
     pub fn warm_up(&mut self) -> anyhow::Result<()> {
         for _ in 0..WARM_UPS_MAX {
             let misses = self.engine.snapshot().expert_misses;
-            let prompt = Tokens::spread(WARM_UP, self.engine.info().vocab);
+            // A whole pass: memory for its rows is touched, and given by the system, only then.
+            let prompt =
+                Tokens::spread(warm_up(self.engine.info().chunk), self.engine.info().vocab);
             let seq = self.engine.open()?;
             self.run_prompt(seq, &prompt)?;
             self.generate(seq, &prompt, WARM_UP_ANSWER, self.drafts)?;

@@ -149,7 +149,9 @@ impl Session<'_> {
         let args = self.args;
         let most = |list: &[usize]| list.iter().copied().max().unwrap_or(0);
         let depth = self.tokens.depth(most(&args.depth));
-        let longest = most(&args.prompt.0).max(most(&args.generate.0)).max(measure::WARM_UP);
+        let longest = most(&args.prompt.0)
+            .max(most(&args.generate.0))
+            .max(measure::warm_up(args.model.chunk));
         // A pending token before, one after, and drafts beyond the end.
         let context = depth + longest + 2 + MAX_TENTATIVE;
         let wanted = Wanted { context, sequences: 2, drafts, copies: Copies::Single };
