@@ -175,7 +175,8 @@ pub fn prefill(
     tokens: &[u32],
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
-    for piece in tokens.chunks(engine.info().chunk) {
+    let piece = engine.info().pass_tokens(tokens.len());
+    for piece in tokens.chunks(piece) {
         interrupt.check()?;
         engine.prefill(seq, piece)?;
     }

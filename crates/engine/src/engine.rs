@@ -4,6 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::sample::{Drawn, Sampler};
+use cherenkov_experts::Snapshot as Streamed;
 
 /// An open sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,6 +29,14 @@ pub struct Info {
     pub drafts: usize,
     /// Tokens that end an answer.
     pub stop: Vec<u32>,
+}
+
+impl Info {
+    /// Tokens per pass that cut a prompt of `tokens` into passes of equal length: every pass reads the
+    /// experts of a layer once, so a short last one would cost nearly as much as the others.
+    pub fn pass_tokens(&self, tokens: usize) -> usize {
+        tokens.div_ceil(tokens.div_ceil(self.chunk).max(1)).max(1)
+    }
 }
 
 /// One sequence's part in a decode step.
@@ -148,4 +157,30 @@ pub trait Engine: Send {
 
     /// Counters.
     fn snapshot(&self) -> Snapshot;
+
+    /// How experts were streamed, per layer and per expert. Larger than [`Self::snapshot`]: not for
+    /// every step.
+    fn streamed(&self) -> Streamed;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_is_cut_into_equal_passes() {
+        let info = Info {
+            device: "none",
+            vocab: 1,
+            context: 9000,
+            sequences: 1,
+            step_rows: 1,
+            chunk: 256,
+            drafts: 0,
+            stop: Vec::new(),
+        };
+        for (tokens, want) in [(0, 1), (1, 1), (256, 256), (257, 129), (512, 256), (513, 171)] {
+            assert_eq!(info.pass_tokens(tokens), want, "{tokens} tokens");
+        }
+    }
 }

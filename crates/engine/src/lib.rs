@@ -11,7 +11,7 @@ mod runner;
 mod sample;
 mod saved;
 
-pub use cherenkov_experts::Streaming;
+pub use cherenkov_experts::{Lookahead, Snapshot as Streamed, Streaming};
 pub use cherenkov_model::qwen4_exp::LoadDraft;
 pub use engine::{Engine, Info, SeqId, Snapshot, Step};
 pub use error::{Error, Result};

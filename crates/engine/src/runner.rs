@@ -9,7 +9,7 @@ use crate::draft::{Drafter, Wish};
 use crate::engine::{Engine, Info, SeqId, Snapshot, Step};
 use crate::error::{Error, Result};
 use crate::saved::{self, Saved};
-use cherenkov_experts::{Experts, FileSource, Source, Streaming};
+use cherenkov_experts::{Experts, FileSource, Snapshot as Streamed, Source, Streaming};
 use cherenkov_format::Store;
 use cherenkov_model::device::{Device, SlotId};
 use cherenkov_model::pages::Pages;
@@ -210,7 +210,7 @@ impl<D: Device> Runner<D> {
 
     /// Appends tokens and runs all but the last, in chunks.
     fn extend(&mut self, seq: SeqId, tokens: &[u32], mut see: Option<&mut See<'_>>) -> Result<()> {
-        let (limit, vocab, chunk) = (self.info.context, self.info.vocab, self.info.chunk);
+        let (limit, vocab) = (self.info.context, self.info.vocab);
         if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocab) {
             return Err(Error::Token { token, vocab });
         }
@@ -222,7 +222,7 @@ impl<D: Device> Runner<D> {
         open.tail.extend_from_slice(tokens);
         while self.get(seq)?.tail.len() > 1 {
             let tail = &self.get(seq)?.tail;
-            let run = tail[..chunk.min(tail.len() - 1)].to_vec();
+            let run = tail[..self.info.pass_tokens(tail.len() - 1)].to_vec();
             self.chunk(seq.0 as usize, &run, see.as_deref_mut())?;
             self.stats.prefill_tokens += run.len() as u64;
             let open = self.open[seq.0 as usize].as_mut().expect("checked above");
@@ -468,5 +468,9 @@ where
             memory: self.core.device.memory(),
             ..self.stats.clone()
         }
+    }
+
+    fn streamed(&self) -> Streamed {
+        self.core.experts.snapshot()
     }
 }

@@ -3,7 +3,8 @@
 mod common;
 
 use cherenkov_engine::{Engine, LoadDraft, SampleParams, Step};
-use common::{Answer, Setup, Writer, answer, greedy, pocket, prompt, random, warm, write};
+use cherenkov_experts::Lookahead;
+use common::{Answer, Drive, Setup, Writer, answer, greedy, pocket, prompt, random, warm, write};
 
 const TOKENS: usize = 24;
 
@@ -31,6 +32,16 @@ fn circumstances() -> Vec<(Setup, usize)> {
     }
     for pool_slots in [1, 2, 5, 17, 1000] {
         all.push((Setup { pool_slots, ..base.clone() }, 2));
+    }
+    let (off, far) = (Lookahead::Off, Lookahead::Fixed(64));
+    for (pool_slots, lookahead, readers, drive) in [
+        (20, off, 1, Drive::Plain),
+        (20, far, 1, Drive::Slow(300)),
+        (60, far, 4, Drive::Slow(100)),
+        (60, Lookahead::Auto, 4, Drive::Slow(200)),
+        (3, far, 3, Drive::Slow(50)),
+    ] {
+        all.push((Setup { pool_slots, lookahead, readers, drive, ..base.clone() }, 2));
     }
     for threads in [2, 3] {
         all.push((Setup { threads, ..base.clone() }, 1));

@@ -23,7 +23,7 @@ mod waves;
 pub use bank::{Bank, PageBuf, RamBank, Slot};
 pub use direct_io::{Access, DirectFile, RecordFile};
 pub use error::{Error, Result};
-pub use lookahead::{Lookahead, Visit, Width, scan_pays};
+pub use lookahead::{Lookahead, Outcome, Visit, Width, scan_pays};
 pub use policy::{Fading, Lru, Policy, Use};
 pub use pool::{Line, Pool, Press, Rank, Taker};
 pub use queue::{Job, Priority, Queue};

@@ -24,8 +24,8 @@ pub enum Lookahead {
 /// Why a record is held for the coming layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// It was read for that.
-    Read,
+    /// It was read for that, as the so-manieth of the layer.
+    Read(usize),
     /// It was there, in this line.
     There(Line),
 }
@@ -37,6 +37,10 @@ pub(crate) struct Ahead {
     pub plan: VecDeque<ExpertKey>,
     /// Held or on their way.
     pub open: HashMap<ExpertKey, Origin>,
+    /// Wanted before they had landed.
+    pub late: HashMap<ExpertKey, usize>,
+    /// Turned out wrong before they had landed.
+    pub stale: HashMap<ExpertKey, usize>,
     /// How many may be read.
     pub limit: usize,
     /// How many were.
@@ -53,55 +57,83 @@ impl Ahead {
     }
 }
 
-/// What one visit of a layer taught about the lookahead made for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Visit {
-    /// Records read ahead that were there when they were wanted.
-    pub right: u32,
-    /// Records read ahead that were still on their way when they were wanted.
-    pub late: u32,
-    /// Records read ahead in vain.
-    pub wasted: u32,
-    /// Records read because a step waited.
-    pub misses: u32,
-    /// Time the step waited for all of them.
-    pub waited: Duration,
-    /// Time the first of the misses waited for a reader: others' reads were in its way.
-    pub queued: Duration,
-    /// Time it took to make the guess.
-    pub guessing: Duration,
+/// What became of a record that was read ahead.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// Its place in the order of reads: 0 is the likeliest.
+    pub place: usize,
+    /// The part of its read that was over when it was wanted; 0 when nobody wanted it.
+    pub saved: f64,
+    /// How long it kept a reader from reads that a step waited for.
+    pub hindered: Duration,
 }
 
-/// Visits after which an observation counts half, and between two trials while the width is 0.
-const MEMORY: f64 = 32.0;
+/// What one visit of a layer taught.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Visit {
+    /// What became of records that were read ahead.
+    pub outcomes: Vec<Outcome>,
+    /// Records that the step waited for.
+    pub misses: usize,
+    /// Time it waited for all of them.
+    pub waited: Duration,
+    /// Time it took to make the guess for the next layer.
+    pub guessing: Duration,
+    /// Time that readers spent on reads.
+    pub reading: Duration,
+    /// Time that they had, all readers together.
+    pub room: Duration,
+}
+
+/// Visits after which an observation counts half.
+const MEMORY: f64 = 128.0;
+/// Visits after which a place that did not pay is tried again.
+const TRIAL: u32 = 512;
+/// What a wrong record costs at least, by having taken a slot, as a part of a miss.
+const INTRUSION: f64 = 0.1;
+
+/// Fading sums of what reading ahead brought at one place, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Balance {
+    gained: f64,
+    lost: f64,
+    /// Visits since it last paid.
+    idle: u32,
+}
+
+impl Balance {
+    fn pays(&self) -> bool {
+        self.gained >= self.lost
+    }
+}
 
 /// How many records are worth reading ahead per layer.
 ///
-/// What is gained: each record that was there would have cost a share of a wait. What is lost: the time
-/// that demands spent behind lookahead reads, and the time to guess. The width grows by one while
-/// clearly more is gained than lost, halves when less is, and at 0 is tried again now and then.
+/// Gained is what a miss makes a step wait, as far as the read was over; lost is the time that wrong
+/// reads kept readers from what a step waited for, and, as far as the readers are never idle, what a miss
+/// makes a step wait. Both are kept for each place in the order of
+/// likelihood, and the width ends before the first place that does not pay. It is 0 when all of them
+/// together bring less than guessing costs. What does not pay is tried again now and then.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Width {
     mode: Lookahead,
-    width: usize,
-    /// Fading sums, in seconds: gained, lost, waited; and misses behind the waits.
-    gained: f64,
-    lost: f64,
+    places: Vec<Balance>,
+    /// Fading sums: seconds waited, misses waited for, seconds of guessing.
     waited: f64,
     misses: f64,
-    /// Visits until the next trial.
-    rest: u32,
+    guessing: f64,
+    reading: f64,
+    room: f64,
+    /// Visits for which guessing has not paid.
+    idle: u32,
 }
 
 impl Width {
     /// A width for this mode.
     pub fn new(mode: Lookahead) -> Self {
-        let width = match mode {
-            Lookahead::Auto => 1,
-            Lookahead::Off => 0,
-            Lookahead::Fixed(width) => width,
-        };
-        Self { mode, width, gained: 0.0, lost: 0.0, waited: 0.0, misses: 0.0, rest: MEMORY as u32 }
+        let (places, idle) = (Vec::new(), 0);
+        let (waited, misses, guessing, reading, room) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        Self { mode, places, waited, misses, guessing, reading, room, idle }
     }
 
     /// What the user asked for.
@@ -111,41 +143,67 @@ impl Width {
 
     /// Records to read ahead for the coming layer.
     pub fn get(&self) -> usize {
-        self.width
+        match self.mode {
+            Lookahead::Off => 0,
+            Lookahead::Fixed(width) => width,
+            // Who never waits has nothing to gain.
+            Lookahead::Auto if self.idle > 0 || self.waited == 0.0 => 0,
+            // One more than is known to pay: the only way to know.
+            Lookahead::Auto => {
+                let paying = self.places.iter().take_while(|place| place.pays()).count();
+                paying + usize::from(paying == self.places.len())
+            }
+        }
     }
 
-    /// Learns from a visit; at most `most` records can be useful.
-    pub fn learn(&mut self, visit: &Visit, most: usize) {
+    /// Learns from a visit.
+    pub fn learn(&mut self, visit: &Visit) {
         if self.mode != Lookahead::Auto {
             return;
         }
-        let fade = (-1.0 / MEMORY).exp2();
-        for sum in [&mut self.gained, &mut self.lost, &mut self.waited, &mut self.misses] {
-            *sum *= fade;
-        }
+        self.fade();
         self.waited += visit.waited.as_secs_f64();
-        self.misses += f64::from(visit.misses + visit.late);
-        if self.width == 0 {
-            self.trial();
-            return;
-        }
+        self.misses += visit.misses as f64;
+        self.guessing += visit.guessing.as_secs_f64();
+        self.reading += visit.reading.as_secs_f64();
+        self.room += visit.room.as_secs_f64();
+        let used = if self.room > 0.0 { (self.reading / self.room).min(1.0) } else { 0.0 };
         let per_miss = if self.misses > 0.0 { self.waited / self.misses } else { 0.0 };
-        self.gained += (f64::from(visit.right) + 0.5 * f64::from(visit.late)) * per_miss;
-        self.lost += (visit.queued + visit.guessing).as_secs_f64();
-        if self.lost > self.gained {
-            self.width /= 2;
-            self.rest = MEMORY as u32;
-        } else if self.gained > 1.5 * self.lost {
-            self.width = (self.width + 1).min(most);
+        for outcome in &visit.outcomes {
+            if outcome.place >= self.places.len() {
+                self.places.resize(outcome.place + 1, Balance::default());
+            }
+            let place = &mut self.places[outcome.place];
+            place.gained += outcome.saved * per_miss;
+            place.lost += outcome.hindered.as_secs_f64();
+            if outcome.saved == 0.0 {
+                place.lost += used.max(INTRUSION) * per_miss;
+            }
+        }
+        let gained: f64 = self.places.iter().map(|place| place.gained - place.lost).sum();
+        // A few visits with outcomes say more than the first one.
+        let known = self.guessing > 0.0 && self.places.len() > 1;
+        if self.idle > 0 || (known && gained < self.guessing) {
+            self.idle = if self.idle < TRIAL { self.idle + 1 } else { 0 };
+            if self.idle == 0 {
+                (self.guessing, self.places) = (0.0, Vec::new());
+            }
         }
     }
 
-    /// With nothing read ahead there is nothing to learn: tries again while steps wait.
-    fn trial(&mut self) {
-        self.rest = self.rest.saturating_sub(1);
-        if self.rest == 0 && self.waited > 0.0 {
-            (self.gained, self.lost, self.width) = (0.0, 0.0, 1);
-            self.rest = MEMORY as u32;
+    fn fade(&mut self) {
+        let fade = (-1.0 / MEMORY).exp2();
+        let Self { waited, misses, guessing, reading, room, .. } = self;
+        for sum in [waited, misses, guessing, reading, room] {
+            *sum *= fade;
+        }
+        for place in &mut self.places {
+            place.gained *= fade;
+            place.lost *= fade;
+            place.idle = if place.pays() { 0 } else { place.idle + 1 };
+            if place.idle >= TRIAL {
+                *place = Balance::default();
+            }
         }
     }
 }
@@ -163,65 +221,110 @@ pub fn scan_pays(wanted: usize, experts: usize, window: usize, readers: usize) -
 mod tests {
     use super::*;
 
-    fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
+    fn us(n: u64) -> Duration {
+        Duration::from_micros(n)
     }
 
-    fn after(visits: usize, visit: Visit, most: usize) -> Width {
+    /// A step that waits 100 us for each of 4 misses; of the records read ahead the first `right` save
+    /// their whole read, the others hinder for `hindered`.
+    fn after(visits: usize, right: usize, hindered: Duration, guessing: Duration) -> Width {
         let mut width = Width::new(Lookahead::Auto);
-        (0..visits).for_each(|_| width.learn(&visit, most));
+        for _ in 0..visits {
+            let outcome = |place| {
+                let good = place < right;
+                let hindered = if good { Duration::ZERO } else { hindered };
+                Outcome { place, saved: f64::from(u8::from(good)), hindered }
+            };
+            let outcomes: Vec<Outcome> = (0..width.get()).map(outcome).collect();
+            let guessing = if outcomes.is_empty() { Duration::ZERO } else { guessing };
+            let visit =
+                Visit { outcomes, misses: 4, waited: us(400), guessing, ..Visit::default() };
+            width.learn(&visit);
+        }
         width
     }
 
     #[test]
-    fn right_guesses_widen_up_to_the_most() {
-        let good = Visit { right: 3, misses: 2, waited: ms(2), ..Visit::default() };
-        assert_eq!(after(100, good, 10).get(), 10);
-        let costly = Visit { guessing: ms(1), ..good };
-        assert_eq!(after(100, costly, 10).get(), 10, "3 ms gained, 1 ms lost");
+    fn the_width_ends_where_reading_ahead_no_longer_pays() {
+        assert_eq!(after(50, 3, us(50), us(5)).get(), 3);
+        assert_eq!(after(50, 6, us(50), us(5)).get(), 6);
+        assert_eq!(after(50, 0, us(50), us(5)).get(), 0);
     }
 
     #[test]
-    fn queueing_narrows_down_to_zero() {
-        let bad = Visit {
-            right: 1,
-            wasted: 9,
-            misses: 4,
-            waited: ms(4),
-            queued: ms(3),
-            ..Visit::default()
-        };
-        let mut width =
-            after(200, Visit { right: 3, misses: 2, waited: ms(2), ..Visit::default() }, 16);
-        let mut visits = 0;
-        while width.get() > 0 {
-            width.learn(&bad, 16);
-            visits += 1;
-            assert!(visits < 200, "never narrowed");
+    fn guessing_must_pay_as_a_whole() {
+        assert_eq!(after(50, 2, us(50), us(100)).get(), 2);
+        assert_eq!(after(50, 2, us(50), us(300)).get(), 0);
+    }
+
+    #[test]
+    fn what_did_not_pay_is_tried_again_rarely() {
+        let mut width = after(50, 0, us(50), us(5));
+        let waits = Visit { misses: 4, waited: us(400), ..Visit::default() };
+        let mut tries = 0;
+        for _ in 0..4 * TRIAL {
+            width.learn(&waits);
+            if width.get() > 0 {
+                tries += 1;
+                let outcomes = vec![Outcome { place: 0, saved: 0.0, hindered: us(50) }];
+                width.learn(&Visit { outcomes, guessing: us(5), ..waits.clone() });
+            }
+        }
+        assert!((1..=8).contains(&tries), "{tries} tries in {} visits", 4 * TRIAL);
+    }
+
+    #[test]
+    fn who_does_not_wait_does_not_read_ahead() {
+        let mut width = Width::new(Lookahead::Auto);
+        for _ in 0..100 {
+            width.learn(&Visit::default());
+            assert_eq!(width.get(), 0);
         }
     }
 
     #[test]
-    fn without_waits_nothing_is_gained_and_guessing_costs() {
-        let idle = Visit { right: 0, guessing: ms(1), ..Visit::default() };
-        let mut width = after(5, idle, 8);
-        assert_eq!(width.get(), 0);
-        (0..1000).for_each(|_| width.learn(&Visit::default(), 8));
-        assert_eq!(width.get(), 0, "nobody waits: nothing to try");
-        let waits = Visit { misses: 3, waited: ms(3), ..Visit::default() };
-        let tried = (0..200).any(|_| {
-            width.learn(&waits, 8);
-            width.get() > 0
-        });
-        assert!(tried, "steps wait: tried again");
+    fn late_reads_gain_what_was_over() {
+        let with = |saved: f64| {
+            let mut width = Width::new(Lookahead::Auto);
+            for _ in 0..50 {
+                let outcome = Outcome { place: 0, saved, hindered: us(20) };
+                let outcomes = if width.get() > 0 { vec![outcome] } else { Vec::new() };
+                let (misses, waited) = (1, us(100));
+                width.learn(&Visit { outcomes, misses, waited, ..Visit::default() });
+            }
+            width.places[0].pays()
+        };
+        assert!(with(0.3), "30 us gained, 20 us lost");
+        assert!(!with(0.1));
+    }
+
+    #[test]
+    fn where_readers_are_never_idle_a_wrong_read_costs_a_miss() {
+        let with = |reading: Duration| {
+            let mut width = Width::new(Lookahead::Auto);
+            for at in 0..400 {
+                // Right in six of ten.
+                let saved = f64::from(u8::from(at % 10 < 6));
+                let outcome = Outcome { place: 0, saved, hindered: Duration::ZERO };
+                let (outcomes, room) = (vec![outcome; width.get().min(1)], us(1000));
+                let (misses, waited) = (4, us(400));
+                width.learn(&Visit { outcomes, misses, waited, reading, room, ..Visit::default() });
+            }
+            width.places[0]
+        };
+        assert!(with(us(300)).pays());
+        let busy = with(us(1000));
+        assert!(busy.gained < 1.8 * busy.lost, "1.5 to 1: {busy:?}");
     }
 
     #[test]
     fn modes_that_are_set_stay() {
-        let bad = Visit { wasted: 9, misses: 4, waited: ms(4), queued: ms(9), ..Visit::default() };
+        let outcomes = vec![Outcome { place: 0, saved: 0.0, hindered: us(900) }];
+        let guessing = us(100);
+        let bad = Visit { outcomes, misses: 4, waited: us(400), guessing, ..Visit::default() };
         for (mode, want) in [(Lookahead::Off, 0), (Lookahead::Fixed(5), 5)] {
             let mut width = Width::new(mode);
-            (0..99).for_each(|_| width.learn(&bad, 16));
+            (0..99).for_each(|_| width.learn(&bad));
             assert_eq!(width.get(), want);
         }
     }

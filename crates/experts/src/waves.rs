@@ -8,7 +8,7 @@
 
 use crate::bank::{Bank, Slot};
 use crate::error::{Error, Result};
-use crate::lookahead::{Ahead, Lookahead, Origin, Visit, Width, scan_pays};
+use crate::lookahead::{Ahead, Lookahead, Origin, Outcome, Visit, Width, scan_pays};
 use crate::policy::{Fading, Policy, Use};
 use crate::pool::{Line, Pool, Press, Taker};
 use crate::queue::Priority;
@@ -150,9 +150,11 @@ impl<B: Bank> Experts<B> {
     pub fn request(&mut self, layer: u32, k: usize, ids: &[u32]) {
         self.abandon();
         let wanted = count(k, ids);
-        let visit = std::mem::take(&mut self.visit);
+        let mut visit = std::mem::take(&mut self.visit);
+        let wall = self.reads.now().saturating_sub(self.since);
+        visit.room = wall * self.reads.width() as u32;
         if !self.asked.scan {
-            self.width.learn(&visit, wanted.len());
+            self.width.learn(&visit);
         }
         if self.asked.layer.is_none_or(|last| layer <= last) {
             self.policy.pass();
@@ -239,11 +241,9 @@ impl<B: Bank> Experts<B> {
             Some((_, Line::Loading)) => {
                 self.reads.promote(key);
                 self.asked.awaited.push(key.expert);
-                self.visit.late += 1;
                 self.tally.expert(key).misses += 1;
-                let layer = self.tally.layer(key.layer);
-                layer.misses += 1;
-                layer.ahead_late += 1;
+                self.visit.misses += 1;
+                self.tally.layer(key.layer).misses += 1;
             }
             Some((slot, _)) => {
                 self.pool.put(slot, Line::Pinned);
@@ -267,41 +267,78 @@ impl<B: Bank> Experts<B> {
         let (mut landed, begun) = (0, self.ahead.begun);
         for (key, origin) in std::mem::take(&mut self.ahead.open) {
             let right = key.layer == layer && self.asked.tails.contains_key(&key.expert);
-            let counters = self.tally.layer(key.layer);
             let found = self.pool.find(key);
             landed += usize::from(matches!(found, Some((_, Line::Ahead))));
             match (found, origin) {
-                // It made room for a demand, or its read failed.
-                (None, Origin::Read) => counters.ahead_wasted += 1,
-                (None, Origin::There(_)) => {}
-                (Some((_, Line::Ahead)), Origin::Read) if right => {
-                    counters.ahead_right += 1;
-                    self.visit.right += 1;
+                (Some((slot, Line::Ahead)), Origin::There(line)) if !right => {
+                    self.pool.put(slot, line);
                 }
-                (Some(_), _) if right => {}
-                (Some((slot, Line::Ahead)), Origin::There(line)) => self.pool.put(slot, line),
-                (Some((slot, Line::Ahead)), Origin::Read) => {
-                    counters.ahead_wasted += 1;
-                    self.visit.wasted += 1;
-                    self.pool.put(slot, Line::Spent);
-                }
-                (Some((slot, _)), _) => match self.reads.cancel(key) {
-                    Some(landing) => {
-                        counters.ahead_cancelled += 1;
-                        self.bank.withdraw(slot, landing);
-                        self.pool.clear(slot);
-                    }
-                    None => {
-                        counters.ahead_wasted += 1;
-                        self.visit.wasted += 1;
-                    }
-                },
+                (_, Origin::There(_)) => {}
+                (found, Origin::Read(place)) => self.settle_read(key, found, place, right),
             }
         }
         if self.asked.scan && begun > 0 {
             self.window = landed;
         }
         self.ahead.begun = 0;
+    }
+
+    /// As [`Self::settle_ahead`], of one record that was read ahead.
+    fn settle_read(
+        &mut self,
+        key: ExpertKey,
+        found: Option<(Slot, Line)>,
+        place: usize,
+        right: bool,
+    ) {
+        let mut outcome = Outcome { place, saved: 0.0, hindered: Duration::ZERO };
+        let counters = self.tally.layer(key.layer);
+        match found {
+            Some((_, Line::Ahead)) if right => {
+                counters.ahead_right += 1;
+                outcome.saved = 1.0;
+            }
+            Some((_, Line::Loading)) if right => {
+                counters.ahead_late += 1;
+                self.ahead.late.insert(key, place);
+                return;
+            }
+            Some((slot, Line::Ahead)) => {
+                counters.ahead_wasted += 1;
+                self.pool.put(slot, Line::Spent);
+            }
+            Some((slot, _)) => {
+                if let Some(landing) = self.reads.cancel(key) {
+                    counters.ahead_cancelled += 1;
+                    self.bank.withdraw(slot, landing);
+                    self.pool.clear(slot);
+                } else {
+                    counters.ahead_wasted += 1;
+                    self.ahead.stale.insert(key, place);
+                }
+                return;
+            }
+            // It made room for a demand, or its read failed.
+            None => counters.ahead_wasted += 1,
+        }
+        self.visit.outcomes.push(outcome);
+    }
+
+    /// What became of a record that was read ahead and landed after the truth was known.
+    fn learn_late(&mut self, key: ExpertKey, started: Duration, ended: Duration) {
+        let time = ended.saturating_sub(started).as_secs_f64();
+        if let Some(place) = self.ahead.late.remove(&key) {
+            let over = self.since.saturating_sub(started).as_secs_f64();
+            let saved = if time > 0.0 { (over / time).min(1.0) } else { 0.0 };
+            self.visit.outcomes.push(Outcome { place, saved, hindered: Duration::ZERO });
+        }
+        if let Some(place) = self.ahead.stale.remove(&key) {
+            let overlap = ended.saturating_sub(self.since.max(started));
+            // It had its share of the drive while the step waited, if the step did.
+            let share = self.reads.width().min(self.visit.misses + 1) as u32;
+            let hindered = if self.visit.misses > 0 { overlap / share } else { Duration::ZERO };
+            self.visit.outcomes.push(Outcome { place, saved: 0.0, hindered });
+        }
     }
 
     /// Whether a scan reads on into the next layer.
@@ -336,7 +373,7 @@ impl<B: Bank> Experts<B> {
             match self.pool.find(key) {
                 None => {
                     let Some(slot) = self.pool.take(key, taker, Press::Lookahead) else { return };
-                    self.ahead.open.insert(key, Origin::Read);
+                    self.ahead.open.insert(key, Origin::Read(self.ahead.begun));
                     self.ahead.begun += 1;
                     self.submit(Priority::Lookahead, key, slot);
                 }
@@ -406,17 +443,18 @@ impl<B: Bank> Experts<B> {
 
     /// Takes in a finished read.
     fn land(&mut self, done: Done<B::Landing>) -> Result<()> {
-        let Done { key, landing, result, queued, started, ended } = done;
+        let Done { key, landing, result, started, ended, .. } = done;
         let (slot, _) = self.pool.find(key).expect("a record on its way has a slot");
         let waits = &mut self.asked.awaited;
         let place = waits.iter().position(|&expert| expert == key.expert);
         let place = place.filter(|_| self.asked.layer == Some(key.layer));
         let mine = place.map(|at| waits.swap_remove(at)).is_some();
         let counters = self.tally.layer(key.layer);
-        counters.read_time += ended.saturating_sub(started);
-        if mine && self.visit.queued.is_zero() {
-            self.visit.queued = started.saturating_sub(queued);
-        }
+        let time = ended.saturating_sub(started);
+        counters.read_time += time;
+        self.visit.reading += time;
+        self.learn_late(key, started, ended);
+        let counters = self.tally.layer(key.layer);
         if let Err(error) = result {
             counters.failed_reads += 1;
             self.bank.withdraw(slot, landing);

@@ -389,6 +389,10 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
         Ok(routes)
     }
 
+    fn foresee(&mut self, w: &D::Matrix, k: usize, x: Act) -> Result<Vec<u32>> {
+        self.device.foresee(w, k, x)
+    }
+
     fn experts(
         &mut self,
         bank: &D::Bank,

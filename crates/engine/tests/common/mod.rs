@@ -4,13 +4,14 @@
 
 use cherenkov_cpu::{CpuDevice, CpuOptions, Isa, KvPrecision};
 use cherenkov_engine::{Engine, LoadDraft, Options, Runner, SampleParams, Sampler, SeqId, Step};
-use cherenkov_experts::Streaming;
+use cherenkov_experts::{ExpertKey, FileSource, Lookahead, Source, Streaming};
 use cherenkov_format::pack::{self, Precision};
 use cherenkov_format::qwen4_exp::config::Config;
-use cherenkov_format::{Bits, Store, checksum, synth};
+use cherenkov_format::{Bits, RecordLayout, Store, checksum, synth};
 use cherenkov_model::reference::Reference;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The repository's root.
 pub fn root() -> PathBuf {
@@ -63,6 +64,39 @@ pub struct Setup {
     pub draft: LoadDraft,
     pub sequences: usize,
     pub context: usize,
+    pub lookahead: Lookahead,
+    pub readers: usize,
+    /// Whether reads take their time.
+    pub drive: Drive,
+}
+
+/// The drive below an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drive {
+    /// As fast as it is.
+    Plain,
+    /// Each read takes up to this many microseconds longer, some ten times as long.
+    Slow(u64),
+}
+
+/// A source behind a slow drive.
+struct SlowSource(FileSource, u64);
+
+impl Source for SlowSource {
+    fn layout(&self) -> &RecordLayout {
+        self.0.layout()
+    }
+
+    fn shape(&self) -> (usize, usize) {
+        self.0.shape()
+    }
+
+    fn read(&self, key: ExpertKey, out: &mut [u8]) -> cherenkov_experts::Result<()> {
+        let dice = checksum(&[key.layer.to_le_bytes(), key.expert.to_le_bytes()].concat());
+        let time = dice % self.1 * if dice.is_multiple_of(7) { 10 } else { 1 };
+        std::thread::sleep(Duration::from_micros(time));
+        self.0.read(key, out)
+    }
 }
 
 impl Default for Setup {
@@ -76,6 +110,9 @@ impl Default for Setup {
             draft: LoadDraft::Yes,
             sequences: 3,
             context: 512,
+            lookahead: Lookahead::Auto,
+            readers: 2,
+            drive: Drive::Plain,
         }
     }
 }
@@ -96,12 +133,27 @@ impl Setup {
         let base = CpuOptions::new(self.threads, packed.store.config().eps);
         let options = CpuOptions { isa: self.isa, kv: self.kv, ..base };
         let device = CpuDevice::new(options).unwrap();
-        Runner::load(&packed.store, device, self.options(), Streaming::default()).unwrap()
+        let Drive::Slow(most) = self.drive else {
+            return Runner::load(&packed.store, device, self.options(), self.streaming()).unwrap();
+        };
+        let source = SlowSource(FileSource::open(&packed.store, &[]).unwrap(), most);
+        let (options, streaming) = (self.options(), self.streaming());
+        Runner::with_source(&packed.store, device, source, options, streaming).unwrap()
+    }
+
+    pub fn streaming(&self) -> Streaming {
+        let start = Instant::now();
+        Streaming {
+            copies: Vec::new(),
+            readers: self.readers,
+            lookahead: self.lookahead,
+            clock: Arc::new(move || start.elapsed()),
+        }
     }
 
     pub fn reference(&self, packed: &Packed) -> Runner<Reference> {
         let device = Reference::new(packed.store.config().eps);
-        Runner::load(&packed.store, device, self.options(), Streaming::default()).unwrap()
+        Runner::load(&packed.store, device, self.options(), self.streaming()).unwrap()
     }
 }
 

@@ -330,6 +330,10 @@ where
         Ok(found)
     }
 
+    fn foresee(&mut self, w: &Self::Matrix, k: usize, x: Act) -> Result<Vec<u32>> {
+        self.fast.foresee(&w.fast, k, x)
+    }
+
     fn experts(
         &mut self,
         bank: &Self::Bank,

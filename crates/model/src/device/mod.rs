@@ -313,6 +313,16 @@ pub trait Device {
     /// When the device fails.
     fn route(&mut self, w: &Self::Matrix, k: usize, norm: TopkNorm, x: Act) -> Result<Routes>;
 
+    /// A guess at the experts that the router `w` of a coming layer will choose, from the present `x`;
+    /// each one once, the likeliest first. It decides when experts are read and no number, so it need
+    /// not be exact.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn foresee(&mut self, w: &Self::Matrix, k: usize, x: Act) -> Result<Vec<u32>> {
+        Ok(self.route(w, k, TopkNorm::None, x)?.likeliest())
+    }
+
     /// For every (row, rank) routed to an expert of the wave:
     /// `parts[row, rank] = down(silu(gate(x)) * up(x))`.
     ///

@@ -4,6 +4,7 @@
 //! beyond the shapes (see [`crate::device::Device`]).
 
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
+use std::collections::BTreeMap;
 
 /// An activation: f32 `[rows, width]` in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,6 +93,17 @@ pub struct Routes {
 }
 
 impl Routes {
+    /// Every chosen expert once, by falling sum of its weights.
+    pub fn likeliest(&self) -> Vec<u32> {
+        let mut sums: BTreeMap<u32, f32> = BTreeMap::new();
+        for (&id, &weight) in self.ids.iter().zip(&self.weights) {
+            *sums.entry(id).or_default() += weight;
+        }
+        let mut order: Vec<(u32, f32)> = sums.into_iter().collect();
+        order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        order.into_iter().map(|(id, _)| id).collect()
+    }
+
     /// Every chosen expert once, ascending.
     pub fn distinct(&self) -> Vec<u32> {
         let mut ids = self.ids.clone();
@@ -212,4 +224,20 @@ pub enum TopkNorm {
     Sum,
     /// They stay as the softmax gave them.
     None,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn experts_are_counted_once_and_the_likeliest_comes_first() {
+        let routes = Routes {
+            k: 2,
+            ids: vec![3, 7, 5, 7, 1, 3],
+            weights: vec![0.5, 0.3, 0.5, 0.3, 0.1, 0.4],
+        };
+        assert_eq!(routes.likeliest(), [3, 7, 5, 1]);
+        assert_eq!(routes.distinct(), [1, 3, 5, 7]);
+    }
 }

@@ -51,8 +51,8 @@ pub struct Pass<'a, D: Device> {
 }
 
 impl<D: Device> Pass<'_, D> {
-    /// One decoder layer over the residual `stream`.
-    fn layer(&mut self, layer: &Layer<D>, stream: Act) -> Result<()> {
+    /// One decoder layer over the residual `stream`; `next` comes after it, if anything does.
+    fn layer(&mut self, layer: &Layer<D>, next: Option<&Layer<D>>, stream: Act) -> Result<()> {
         let a = self.acts;
         if let Some(ngram) = &layer.ngram {
             ngram.run(self)?;
@@ -63,7 +63,7 @@ impl<D: Device> Pass<'_, D> {
             Mix::Attention(attention) => attention.run(self)?,
         }
         self.device.hyper_turn(a.y, &layer.moe_hyper, stream, a.x, a.gate)?;
-        layer.moe.run(self)?;
+        layer.moe.run(self, next.map(|next| &next.moe))?;
         self.device.hyper_write(a.y, a.gate, stream)
     }
 }
@@ -88,7 +88,7 @@ impl<D: Device> Model<D> {
         let mut pass = Pass { device, experts, acts: a, windows: &input.windows };
         for (i, layer) in self.layers.iter().enumerate() {
             pass.device.enter(Place::Layer(i as u32));
-            pass.layer(layer, a.stream)?;
+            pass.layer(layer, self.layers.get(i + 1), a.stream)?;
         }
         if let Some(draft) = &self.draft {
             pass.device.keep(draft.hidden, a.stream)?;
@@ -136,7 +136,7 @@ impl<D: Device> Model<D> {
         device.recall(draft.hidden, from, hidden, input)?;
         draft.fold.fold(device, &self.embed, a)?;
         let mut pass = Pass { device, experts, acts: a, windows: &[] };
-        pass.layer(&draft.layer, stream)
+        pass.layer(&draft.layer, None, stream)
     }
 
     /// Logits of the chosen rows of the last draft pass, `[chosen, vocab]`.

@@ -32,11 +32,17 @@ impl<D: Device> MoeLayer<D> {
         })
     }
 
-    /// `y = routed experts + shared expert` of `x`.
-    pub fn run(&self, p: &mut Pass<'_, D>) -> Result<()> {
+    /// `y = routed experts + shared expert` of `x`. While experts are read, those that `next`, the
+    /// layer after this one, is likely to want are read ahead: its router is asked about this layer's
+    /// input, from which most of its own input will follow.
+    pub fn run(&self, p: &mut Pass<'_, D>, next: Option<&Self>) -> Result<()> {
         let a = p.acts;
         let routes = p.device.route(&self.router, self.top_k, self.norm, a.x)?;
         p.experts.request(self.layer, routes.k, &routes.ids);
+        if let Some(next) = next.filter(|_| p.experts.wants_hint()) {
+            let guess = p.device.foresee(&next.router, next.top_k, a.x)?;
+            p.experts.hint(next.layer, &guess);
+        }
         // Ready whatever is still being read.
         p.device.shared_expert(&self.shared, a.x, a.shared)?;
         let device = &mut *p.device;

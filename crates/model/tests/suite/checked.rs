@@ -49,7 +49,7 @@ impl Loaded {
         let eps = store.config().eps;
         let mut device = Checked::new(Faulty::new(eps, fault), Reference::new(eps), bounds);
         let model = Model::load(store, &mut device, LoadDraft::Yes, (TOKENS, 2, 6)).unwrap();
-        let source = FileSource::open(&store, &[]).unwrap();
+        let source = FileSource::open(store, &[]).unwrap();
         let bank = device.bank(4, source.layout()).unwrap();
         let experts = Experts::new(bank, source, Streaming::default()).unwrap();
         Self { device, model, experts, pages: Pages::new(6) }

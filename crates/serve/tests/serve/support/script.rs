@@ -3,7 +3,7 @@
 use super::tokenizer;
 use cherenkov_engine::{
     Drawn, Engine, Error, Info, LoadDraft, Options, Result, Runner, SeqId, Snapshot, Step,
-    Streaming,
+    Streamed, Streaming,
 };
 use cherenkov_format::Store;
 use cherenkov_format::pack::{self, Precision};
@@ -317,6 +317,10 @@ impl Engine for Scripted {
 
     fn snapshot(&self) -> Snapshot {
         Snapshot::default()
+    }
+
+    fn streamed(&self) -> Streamed {
+        Streamed::default()
     }
 }
 
