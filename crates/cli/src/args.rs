@@ -4,6 +4,7 @@
 //! the environment (see `settings` and `plan`).
 
 pub mod bench;
+pub mod export;
 pub mod synth;
 
 use crate::exit;
@@ -34,6 +35,8 @@ pub enum Command {
     Pack(PackArgs),
     /// Compare the fast engine with the exact reference, or verify every byte of a store
     Check(CheckArgs),
+    /// Write a model in a format that other programs read
+    Export(export::ExportArgs),
     /// Measure the speed of prefill and decode
     Bench(Box<bench::BenchArgs>),
     /// Write a model of random weights of any geometry, for benchmarks

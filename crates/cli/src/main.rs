@@ -14,6 +14,7 @@ mod cores;
 mod device;
 mod dirs;
 mod exit;
+mod export;
 mod generate;
 mod interrupt;
 mod locate;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Pack(args) => pack::run(args),
         Command::Check(args) => check::run(args),
         Command::Bench(args) => bench::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Completions(args) => args::completions(args.shell),
     };

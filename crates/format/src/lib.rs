@@ -17,6 +17,7 @@ mod checksum;
 pub mod encoding;
 mod error;
 pub mod float;
+pub mod gguf;
 pub mod manifest;
 mod map;
 pub mod matrix;

@@ -68,6 +68,22 @@ impl RowEncoding {
         }
     }
 
+    /// The codes of an affine row and the (scale, bias) of each of its groups; returns the values of a
+    /// group, or `None` for other rows.
+    ///
+    /// # Panics
+    /// When `row` is not [`Self::row_bytes`] of `codes.len()` long.
+    pub fn codes(self, row: &[u8], codes: &mut [u8], pairs: &mut Vec<(f32, f32)>) -> Option<usize> {
+        let Self::Affine { bits } = self else { return None };
+        assert_eq!(Some(row.len()), self.row_bytes(codes.len()));
+        let (packed, tail) = row.split_at(codes.len() * bits.get() / 8);
+        unpack_codes(packed, bits.get(), codes);
+        let (scales, biases) = tail.split_at(tail.len() / 2);
+        pairs.clear();
+        pairs.extend(scales.chunks(2).zip(biases.chunks(2)).map(|(s, b)| (half(s), half(b))));
+        Some(ROW_GROUP)
+    }
+
     /// Writes one affine row from its codes and its (scale, bias) pairs, one per group.
     ///
     /// # Panics

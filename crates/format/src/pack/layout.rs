@@ -7,14 +7,15 @@
 use crate::checksum::Checksums;
 use crate::encoding::Encoding;
 use crate::manifest::{
-    DENSE_ALIGN, DENSE_FILE, DenseSection, EXPERTS_FILE, ExpertSection, NgramSection, TensorEntry,
-    ngram_file,
+    DENSE_ALIGN, DENSE_FILE, DenseSection, EXPERTS_FILE, ExpertSection, Manifest, NgramSection,
+    TensorEntry, ngram_file,
 };
 use crate::qwen4_exp::config::Config;
 use crate::qwen4_exp::hash::HashTable;
 use crate::qwen4_exp::tensors::{self, TensorSpec};
 use crate::record::RecordLayout;
 use crate::rows::RowEncoding;
+use crate::store::chunk_lens;
 
 /// Values of a chunk, about: bounds the memory of a worker.
 pub const CHUNK_VALUES: usize = 1 << 20;
@@ -92,15 +93,23 @@ impl Layout {
     /// Lays out a store. `Err` names what is too large, or does not fit its encoding.
     pub fn new(config: &Config, encodings: &Encodings) -> Result<Self, String> {
         let specs = tensors::dense(config);
-        let mut units = Vec::new();
-        let dense = dense(&specs, &encodings.dense, &mut units)?;
-        let experts = experts(config, encodings, &mut units)?;
+        let dense = dense(&specs, &encodings.dense)?;
+        let experts = experts(config, encodings)?;
         let width = config.ple.as_ref().map_or(0, |p| p.row_width());
         let tables = HashTable::all(config).into_iter().zip(&encodings.tables).enumerate();
         let ngram = tables
-            .map(|(i, (hash, &encoding))| table(i, hash.rows, width, encoding, &mut units))
-            .collect::<Result<_, _>>()?;
+            .map(|(i, (hash, &encoding))| table(i, hash.rows, width, encoding))
+            .collect::<Result<Vec<_>, _>>()?;
+        let units = units(&dense, &experts, &ngram);
         Ok(Self { dense, experts, ngram, units })
+    }
+
+    /// The layout of a finished store, whose manifest has been checked.
+    pub fn of(manifest: &Manifest) -> Self {
+        let (dense, experts) = (manifest.dense.clone(), manifest.experts.clone());
+        let ngram = manifest.ngram.clone();
+        let units = units(&dense, &experts, &ngram);
+        Self { dense, experts, ngram, units }
     }
 
     /// Names and sizes of the data files, in the order of [`Unit::file`].
@@ -119,25 +128,44 @@ impl Layout {
     }
 }
 
-fn dense(
-    specs: &[TensorSpec],
-    encodings: &[Encoding],
-    units: &mut Vec<Unit>,
-) -> Result<DenseSection, String> {
+/// Every unit, by file and place.
+fn units(dense: &DenseSection, experts: &ExpertSection, ngram: &[NgramSection]) -> Vec<Unit> {
+    let mut units = Vec::new();
+    for (tensor, t) in dense.tensors.iter().enumerate() {
+        let mut offset = t.offset;
+        let chunks = (0..t.rows).step_by(t.chunk_rows).zip(chunk_lens(t));
+        for (first, bytes) in chunks {
+            let rows = t.chunk_rows.min(t.rows - first);
+            let job = Job::Dense { tensor, first, rows };
+            units.push(Unit { file: 0, offset, bytes, job });
+            offset += bytes as u64;
+        }
+    }
+    let bytes = experts.record_bytes as usize;
+    for number in 0..experts.layers * experts.per_layer {
+        let (layer, expert) = (number / experts.per_layer, number % experts.per_layer);
+        let offset = number as u64 * experts.record_bytes;
+        units.push(Unit { file: 1, offset, bytes, job: Job::Expert { layer, expert } });
+    }
+    for (table, n) in ngram.iter().enumerate() {
+        for first in (0..n.rows).step_by(n.chunk_rows as usize) {
+            let rows = (n.rows - first).min(n.chunk_rows) as usize;
+            let (offset, bytes) = (first * n.row_bytes, rows * n.row_bytes as usize);
+            let job = Job::Ngram { table, first, rows };
+            units.push(Unit { file: 2 + table, offset, bytes, job });
+        }
+    }
+    units
+}
+
+fn dense(specs: &[TensorSpec], encodings: &[Encoding]) -> Result<DenseSection, String> {
     let mut tensors = Vec::with_capacity(specs.len());
     let mut end = 0u64;
-    for (number, (spec, &encoding)) in specs.iter().zip(encodings).enumerate() {
+    for (spec, &encoding) in specs.iter().zip(encodings) {
         let offset = end.next_multiple_of(DENSE_ALIGN);
         let chunk_rows = (CHUNK_VALUES / spec.cols).next_multiple_of(16).max(16);
-        let mut at = offset;
-        for first in (0..spec.rows).step_by(chunk_rows) {
-            let rows = chunk_rows.min(spec.rows - first);
-            let bytes = encoding.byte_len(rows, spec.cols).ok_or_else(|| spec.name.clone())?;
-            let job = Job::Dense { tensor: number, first, rows };
-            units.push(Unit { file: 0, offset: at, bytes, job });
-            at += bytes as u64;
-        }
-        end = at;
+        let bytes = encoding.byte_len(spec.rows, spec.cols).ok_or_else(|| spec.name.clone())?;
+        end = offset.checked_add(bytes as u64).ok_or_else(|| spec.name.clone())?;
         tensors.push(TensorEntry {
             name: spec.name.clone(),
             rows: spec.rows,
@@ -151,11 +179,7 @@ fn dense(
     Ok(DenseSection { file: DENSE_FILE.into(), bytes: end, tensors })
 }
 
-fn experts(
-    config: &Config,
-    encodings: &Encodings,
-    units: &mut Vec<Unit>,
-) -> Result<ExpertSection, String> {
+fn experts(config: &Config, encodings: &Encodings) -> Result<ExpertSection, String> {
     let too_large = || "experts".to_string();
     let (inner, outer) = (encodings.inner, encodings.outer);
     let layout =
@@ -163,10 +187,6 @@ fn experts(
     let (layers, per_layer) = (config.expert_layers(), config.moe.experts);
     let record = layout.bytes();
     let bytes = (record as u64).checked_mul((layers * per_layer) as u64).ok_or_else(too_large)?;
-    for number in 0..layers * per_layer {
-        let job = Job::Expert { layer: number / per_layer, expert: number % per_layer };
-        units.push(Unit { file: 1, offset: number as u64 * record as u64, bytes: record, job });
-    }
     Ok(ExpertSection {
         file: EXPERTS_FILE.into(),
         bytes,
@@ -183,17 +203,10 @@ fn table(
     rows: u64,
     width: usize,
     encoding: RowEncoding,
-    units: &mut Vec<Unit>,
 ) -> Result<NgramSection, String> {
     let row_bytes = encoding.row_bytes(width).ok_or("n-gram rows")?;
     let bytes = rows.checked_mul(row_bytes as u64).ok_or("n-gram table")?;
     let chunk_rows = (CHUNK_VALUES / width).max(1);
-    for first in (0..rows).step_by(chunk_rows) {
-        let rows = (rows - first).min(chunk_rows as u64) as usize;
-        let job = Job::Ngram { table: index, first, rows };
-        let offset = first * row_bytes as u64;
-        units.push(Unit { file: 2 + index, offset, bytes: rows * row_bytes, job });
-    }
     Ok(NgramSection {
         file: ngram_file(index),
         bytes,

@@ -6,7 +6,7 @@
 
 pub(crate) mod build;
 pub(crate) mod convert;
-mod fill;
+pub(crate) mod fill;
 pub(crate) mod journal;
 pub(crate) mod layout;
 pub(crate) mod place;
@@ -167,12 +167,12 @@ pub struct Report {
 }
 
 /// Everything known before writing.
-struct Inspected {
+pub(crate) struct Inspected {
     checkpoint: Checkpoint,
-    parsed: ParsedConfig,
+    pub(crate) parsed: ParsedConfig,
     catalog: Catalog,
     norms: Vec<NormDecision>,
-    notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// Packs the checkpoint in `src` into the store `out`. An interrupted pack resumes when it is run
@@ -191,7 +191,8 @@ pub fn pack(
     builder.build(&task, &fill, |done| complete(&seen, &task, done))
 }
 
-fn inspect(src: &Path, options: &Options) -> Result<(Inspected, Task)> {
+/// Looks at a checkpoint and decides everything.
+pub(crate) fn inspect(src: &Path, options: &Options) -> Result<(Inspected, Task)> {
     let choices = Choices { hidden_norm: options.hidden_norm, eos_hash: options.eos_hash };
     let mut parsed = json::read(src, choices)?;
     let checkpoint = Checkpoint::open(src)?;
@@ -203,12 +204,7 @@ fn inspect(src: &Path, options: &Options) -> Result<(Inspected, Task)> {
     let catalog = catalog::find(&checkpoint, &parsed.config, options.extra)?;
     let norms = decide_norms(&checkpoint, &catalog, &options.norms)?;
     let (layout, planned) = plan::plan(&checkpoint, &parsed.config, &catalog, options)?;
-    let mut side = Vec::new();
-    for name in SIDE_FILES {
-        if let Some(bytes) = read_small(&src.join(name))? {
-            side.push((name, bytes));
-        }
-    }
+    let side = side_files(src)?;
     if !side.iter().any(|(name, _)| *name == "tokenizer.json") {
         notes.push("tokenizer.json is absent: the store takes token ids only".into());
     }
@@ -218,6 +214,17 @@ fn inspect(src: &Path, options: &Options) -> Result<(Inspected, Task)> {
     let identity = identity(src, &checkpoint, options, &side)?;
     let task = Task { layout, side, identity, threads: options.threads };
     Ok((Inspected { checkpoint, parsed, catalog, norms, notes }, task))
+}
+
+/// The tokenizer's files that `dir` has.
+pub(crate) fn side_files(dir: &Path) -> Result<Vec<(&'static str, Vec<u8>)>> {
+    let mut side = Vec::new();
+    for name in SIDE_FILES {
+        if let Some(bytes) = read_small(&dir.join(name))? {
+            side.push((name, bytes));
+        }
+    }
+    Ok(side)
 }
 
 fn decide_norms(
