@@ -3,7 +3,7 @@
 //! `cargo bench -p cherenkov-cpu -- [decode|near|prefill|experts] [isa] [threads]`. Every figure is the
 //! median of rounds that alternate with the plain read.
 
-use cherenkov_cpu::kernels::quant::{PANEL, Planes, Quantised, Shape};
+use cherenkov_cpu::kernels::quant::{PANEL, Quantised, Shape};
 use cherenkov_cpu::kernels::tile::{Dest, Product, Weights, multiply};
 use cherenkov_cpu::memory::Aligned;
 use cherenkov_cpu::simd::{Arch, Isa, Op, Simd};
@@ -140,7 +140,7 @@ impl Bench {
         (seconds() - begin) / count as f64
     }
 
-    fn activations(&self, rows: usize, cols: usize, planes: Planes) -> (Quantised, Shape) {
+    fn activations(&self, rows: usize, cols: usize) -> (Quantised, Shape) {
         let mut x = 0x1234_5678u32;
         let values: Vec<f32> = (0..rows * cols)
             .map(|_| {
@@ -148,21 +148,19 @@ impl Bench {
                 x as i32 as f32 / 1e9
             })
             .collect();
-        let shape = Shape { rows, cols, group: Group::G64, planes };
+        let shape = Shape { rows, cols, group: Group::G64 };
         let mut quantised = Quantised::default();
         self.arch.run(Fill(&mut quantised, shape, &values));
         (quantised, shape)
     }
 
     fn decode(&mut self) {
-        for (bits, planes) in
-            [(Bits::B4, Planes::One), (Bits::B8, Planes::One), (Bits::B8, Planes::Two)]
-        {
+        for bits in [Bits::B4, Bits::B8] {
             self.headers(bits);
             for rows in [1, 2, 4, 8] {
                 let w = (2560, 2560, bits);
                 let bytes = 2560 * 2560 / 1024 * tile16::block_bytes(bits, Group::G64);
-                let x = self.activations(rows, 2560, planes);
+                let x = self.activations(rows, 2560);
                 let rounds = (0..ROUNDS).map(|_| {
                     let read = self.read(400 << 20);
                     let time = self.products(w, &x, (400 << 20) / bytes);
@@ -171,7 +169,7 @@ impl Bench {
                 let (speed, read): (Vec<_>, Vec<_>) = rounds.unzip();
                 let ratio = median(speed.iter().zip(&read).map(|(s, r)| s / r).collect());
                 println!(
-                    "decode {} {bits:?} {planes:?} {rows} rows: {:.2} GB/s, read {:.2}, ratio {ratio:.2}",
+                    "decode {} {bits:?} {rows} rows: {:.2} GB/s, read {:.2}, ratio {ratio:.2}",
                     self.isa.name(),
                     median(speed) / 1e9,
                     median(read) / 1e9,
@@ -183,18 +181,16 @@ impl Bench {
     /// The same matrix again and again, from the second cache: what the arithmetic alone allows.
     fn near(&mut self) {
         let (outputs, cols) = (640, 2560);
-        for (bits, planes) in
-            [(Bits::B4, Planes::One), (Bits::B8, Planes::One), (Bits::B8, Planes::Two)]
-        {
+        for bits in [Bits::B4, Bits::B8] {
             self.headers(bits);
             for rows in [1, 2, 4, 8] {
                 let bytes = outputs * cols / 1024 * tile16::block_bytes(bits, Group::G64);
-                let x = self.activations(rows, cols, planes);
+                let x = self.activations(rows, cols);
                 self.limit = bytes.next_multiple_of(64);
                 let rounds = (0..ROUNDS).map(|_| self.products((outputs, cols, bits), &x, 400));
                 let time = median(rounds.collect());
                 println!(
-                    "near {} {bits:?} {planes:?} {rows} rows: {:.1} GB/s, {:.0} GOP/s",
+                    "near {} {bits:?} {rows} rows: {:.1} GB/s, {:.0} GOP/s",
                     self.isa.name(),
                     bytes as f64 / time / 1e9,
                     2.0 * (rows * outputs * cols) as f64 / time / 1e9,
@@ -205,20 +201,18 @@ impl Bench {
     }
 
     fn prefill(&mut self) {
-        for (bits, planes) in
-            [(Bits::B4, Planes::One), (Bits::B8, Planes::One), (Bits::B8, Planes::Two)]
-        {
+        for bits in [Bits::B4, Bits::B8] {
             self.headers(bits);
             for ((outputs, cols), rows) in
                 SHAPES.into_iter().flat_map(|shape| [32, 512].map(|rows| (shape, rows)))
             {
-                let x = self.activations(rows, cols, planes);
+                let x = self.activations(rows, cols);
                 let rounds: Vec<f64> = (0..ROUNDS)
                     .map(|_| self.products((outputs, cols, bits), &x, 2048 / rows))
                     .collect();
                 let operations = 2.0 * (rows * outputs * cols) as f64;
                 println!(
-                    "prefill {} {bits:?} {planes:?} {outputs}x{cols} {rows} rows: {:.0} GOP/s",
+                    "prefill {} {bits:?} {outputs}x{cols} {rows} rows: {:.0} GOP/s",
                     self.isa.name(),
                     operations / median(rounds) / 1e9,
                 );
@@ -233,7 +227,7 @@ impl Bench {
             let encoding = Encoding::Tile16 { bits, group: Group::G64 };
             let bytes = encoding.byte_len(640, 2560).expect("fits");
             let counts: Vec<usize> = (0..EXPERTS).map(|i| 10 + i * 7919 % 31).collect();
-            let xs: Vec<_> = (10..41).map(|n| self.activations(n, 2560, Planes::One)).collect();
+            let xs: Vec<_> = (10..41).map(|n| self.activations(n, 2560)).collect();
             let total: usize = counts.iter().sum();
             let mut rounds = Vec::new();
             for _ in 0..ROUNDS {

@@ -16,6 +16,5 @@ pub mod simd;
 pub mod threads;
 
 pub use device::{CpuDevice, CpuMatrix, CpuOptions, CpuVector, KvPrecision};
-pub use kernels::quant::Planes;
 pub use read::PlainRead;
 pub use simd::Isa;

@@ -4,7 +4,7 @@
 
 mod common;
 
-use cherenkov_cpu::{CpuDevice, CpuOptions, CpuVector, Isa, KvPrecision, Planes};
+use cherenkov_cpu::{CpuDevice, CpuOptions, CpuVector, Isa, KvPrecision};
 use cherenkov_experts::{Bank, RamBank, Slot, Wave};
 use cherenkov_format::qwen4_exp::config::{Attention, Delta, Gate};
 use cherenkov_format::record::{Projection, RecordLayout};
@@ -345,7 +345,7 @@ fn everything(options: CpuOptions, rows: usize, cutting: Cutting) -> Vec<Pieces>
 }
 
 fn options(isa: Isa, threads: usize, kv: KvPrecision) -> CpuOptions {
-    CpuOptions { threads, isa, kv, planes_of_8_bits: Planes::Two, eps: 1e-6 }
+    CpuOptions { threads, isa, kv, eps: 1e-6 }
 }
 
 fn equal(a: &[Vec<Vec<f32>>], b: &[Vec<Vec<f32>>], what: &str) {

@@ -1,6 +1,6 @@
 //! The conformance suite, on every instruction set and number of threads.
 
-use cherenkov_cpu::{CpuDevice, CpuOptions, Isa, KvPrecision, Planes};
+use cherenkov_cpu::{CpuDevice, CpuOptions, Isa, KvPrecision};
 use cherenkov_model::checked::{Bounds, Verb};
 use cherenkov_model::suite::{Plan, Scope, run};
 
@@ -12,10 +12,8 @@ fn bounds(kv: KvPrecision) -> Bounds {
     }
 }
 
-fn check(isa: Isa, threads: usize, kv: KvPrecision, planes_of_8_bits: Planes, seed: u64) {
-    let mut make = |eps| {
-        CpuDevice::new(CpuOptions { threads, isa, kv, planes_of_8_bits, eps }).expect("a device")
-    };
+fn check(isa: Isa, threads: usize, kv: KvPrecision, seed: u64) {
+    let mut make = |eps| CpuDevice::new(CpuOptions { threads, isa, kv, eps }).expect("a device");
     let plan = Plan { seed, scope: Scope::All };
     match run(&mut make, &plan, &bounds(kv)) {
         Ok(report) => println!("{}, {threads} threads, {kv:?}: {report:?}", isa.name()),
@@ -25,13 +23,13 @@ fn check(isa: Isa, threads: usize, kv: KvPrecision, planes_of_8_bits: Planes, se
 
 #[test]
 fn the_fastest_instruction_set_keeps_every_promise() {
-    check(Isa::detect(), 2, KvPrecision::F16, Planes::Two, 1);
-    check(Isa::detect(), 3, KvPrecision::F32, Planes::One, 2);
+    check(Isa::detect(), 2, KvPrecision::F16, 1);
+    check(Isa::detect(), 3, KvPrecision::F32, 2);
 }
 
 #[test]
 fn every_instruction_set_keeps_every_promise() {
     for (i, isa) in Isa::available().into_iter().enumerate() {
-        check(isa, 1 + i % 3, KvPrecision::F16, Planes::Two, 3);
+        check(isa, 1 + i % 3, KvPrecision::F16, 3);
     }
 }

@@ -4,13 +4,13 @@
 //! Never: handles, states of sequences.
 //! Invariant: how work is cut depends on sizes only and changes no bit of any result.
 
-use crate::kernels::quant::{PANEL, Planes, Quantise, Quantised, Shape};
+use crate::kernels::quant::{PANEL, Quantise, Quantised, Shape};
 use crate::kernels::tile::Dest;
 use crate::kernels::{dense, tile};
 use crate::memory::Aligned;
 use crate::simd::{Arch, Op, Simd};
 use crate::threads::{Columns, Cut, Pool, share};
-use cherenkov_format::{Bits, Encoding, MatrixRef};
+use cherenkov_format::{Encoding, MatrixRef};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
@@ -47,7 +47,7 @@ pub struct Stamp {
     pub version: u64,
 }
 
-/// A quantised copy of some activation.
+/// The quantised copy of the activation that was multiplied last.
 #[derive(Debug, Default)]
 struct Held {
     quant: Quantised,
@@ -59,9 +59,7 @@ pub struct Engine {
     pub pool: Pool,
     pub arch: Arch,
     pub workers: Vec<Worker>,
-    planes_of_8_bits: Planes,
-    /// One copy per number of planes.
-    held: [Held; 2],
+    held: Held,
     stamps: u64,
     /// A bit for every row of outputs that workers claim.
     claimed: Vec<AtomicU64>,
@@ -69,23 +67,14 @@ pub struct Engine {
 
 impl Engine {
     /// An engine over a pool.
-    pub fn new(pool: Pool, arch: Arch, planes_of_8_bits: Planes) -> Self {
+    pub fn new(pool: Pool, arch: Arch) -> Self {
         let workers = (0..pool.threads()).map(|_| Worker::default()).collect();
-        Self {
-            pool,
-            arch,
-            workers,
-            planes_of_8_bits,
-            held: Default::default(),
-            stamps: 0,
-            claimed: Vec::new(),
-        }
+        Self { pool, arch, workers, held: Held::default(), stamps: 0, claimed: Vec::new() }
     }
 
     /// Bytes of scratch memory.
     pub fn bytes(&self) -> usize {
-        let held = self.held.iter().map(|h| h.quant.bytes()).sum::<usize>();
-        held + self.workers.iter().map(Worker::bytes).sum::<usize>()
+        self.held.quant.bytes() + self.workers.iter().map(Worker::bytes).sum::<usize>()
     }
 
     /// Memory for the claims of `rows` rows; give it back with [`Self::give_claims`].
@@ -118,16 +107,6 @@ impl Engine {
         Stamp { act: u16::MAX, version: self.stamps }
     }
 
-    /// The quantised form that products with `w` take, if they take any.
-    pub fn shape(&self, w: MatrixRef<'_>, rows: usize) -> Option<Shape> {
-        shape(w, rows, self.planes_of_8_bits)
-    }
-
-    /// How 8-bit weights meet activations.
-    pub fn planes(&self) -> Planes {
-        self.planes_of_8_bits
-    }
-
     /// `out = W x` for every row of `x`.
     pub fn linear(&mut self, w: MatrixRef<'_>, x: &[f32], stamp: Option<Stamp>, out: &mut [f32]) {
         assert!(x.len().is_multiple_of(w.cols()), "rows of {} inputs", w.cols());
@@ -136,29 +115,28 @@ impl Engine {
         if rows == 0 || w.rows() == 0 {
             return;
         }
-        let shape = self.shape(w, rows);
+        let shape = shape(w, rows);
         if let Some(shape) = shape {
             self.quantise(shape, x, stamp);
         }
         let held = std::mem::take(&mut self.held);
-        let quant = shape.map(|shape| (&held[shape.planes as usize].quant, shape));
+        let quant = shape.map(|shape| (&held.quant, shape));
         self.product(w, x, quant, out);
         self.held = held;
     }
 
     /// Makes the quantised copy of `x`, unless it is at hand.
     fn quantise(&mut self, shape: Shape, x: &[f32], stamp: Option<Stamp>) {
-        let held = &mut self.held[shape.planes as usize];
         let of = stamp.map(|stamp| (stamp, shape));
-        if of.is_some() && held.of == of {
+        if of.is_some() && self.held.of == of {
             return;
         }
-        held.of = of;
-        let mut quant = std::mem::take(&mut held.quant);
+        self.held.of = of;
+        let mut quant = std::mem::take(&mut self.held.quant);
         let (values, scales, sums) = quant.reserve(shape);
         let parts = if shape.rows <= PANEL { 1 } else { self.parts(shape.rows * shape.cols / 4) };
         let panel = PANEL * shape.cols;
-        let values = Cut::slice(values, panel * shape.planes.get(), parts);
+        let values = Cut::slice(values, panel, parts);
         let scales = Cut::slice(scales, PANEL * shape.groups(), parts);
         let sums = Cut::slice(sums, PANEL * shape.groups(), parts);
         let arch = self.arch;
@@ -169,7 +147,7 @@ impl Engine {
             let (values, scales, sums) = (values.row(0), scales.row(0), sums.row(0));
             arch.run(Quantise { shape, x, values, scales, sums });
         });
-        self.held[shape.planes as usize].quant = quant;
+        self.held.quant = quant;
     }
 
     /// Cuts a product by output tiles, or by rows where there are few tiles.
@@ -224,10 +202,9 @@ impl Engine {
 }
 
 /// The quantised form that products with `w` take, if they take any.
-pub fn shape(w: MatrixRef<'_>, rows: usize, planes_of_8_bits: Planes) -> Option<Shape> {
-    let Encoding::Tile16 { bits, group } = w.encoding() else { return None };
-    let planes = if bits == Bits::B8 { planes_of_8_bits } else { Planes::One };
-    Some(Shape { rows, cols: w.cols(), group, planes })
+pub fn shape(w: MatrixRef<'_>, rows: usize) -> Option<Shape> {
+    let Encoding::Tile16 { group, .. } = w.encoding() else { return None };
+    Some(Shape { rows, cols: w.cols(), group })
 }
 
 /// Some rows of a product: as panels of the quantised copy, and as floats.

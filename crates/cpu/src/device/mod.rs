@@ -14,7 +14,6 @@ mod state;
 mod verbs;
 mod weights;
 
-use crate::kernels::quant::Planes;
 use crate::memory::Aligned;
 use crate::simd::{Arch, Isa};
 use crate::threads::Pool;
@@ -40,17 +39,15 @@ pub struct CpuOptions {
     pub isa: Isa,
     /// Precision of keys and values.
     pub kv: KvPrecision,
-    /// How finely activations are quantised where weights have 8 bits.
-    pub planes_of_8_bits: Planes,
     /// Epsilon of the model's norms.
     pub eps: f64,
 }
 
 impl CpuOptions {
-    /// The fastest instruction set, half-precision keys and values, two planes for 8-bit weights.
+    /// The fastest instruction set, half-precision keys and values.
     pub fn new(threads: usize, eps: f64) -> Self {
         let (isa, kv) = (Isa::detect(), KvPrecision::default());
-        Self { threads, isa, kv, planes_of_8_bits: Planes::One, eps }
+        Self { threads, isa, kv, eps }
     }
 }
 
@@ -95,7 +92,7 @@ impl CpuDevice {
         Ok(Self {
             options,
             eps: options.eps as f32,
-            engine: Engine::new(pool, arch, options.planes_of_8_bits),
+            engine: Engine::new(pool, arch),
             acts: Acts::default(),
             picks: Vec::new(),
             state: State::default(),

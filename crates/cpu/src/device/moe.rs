@@ -7,7 +7,7 @@ use super::engine::{Engine, FillQuant, Part, Stamp, Worker, product, shape};
 use super::weights::CpuMatrix;
 use crate::kernels::choose::{Softmax, largest};
 use crate::kernels::norm::{Add, Axpy, Scale, SigmoidOf, SwiGlu};
-use crate::kernels::quant::{PANEL, Planes, Quantised};
+use crate::kernels::quant::{PANEL, Quantised};
 use crate::kernels::tile::Dest;
 use crate::memory::Aligned;
 use crate::simd::Arch;
@@ -150,7 +150,7 @@ impl Experts<'_> {
         let claims = Claims::rows(parts, h, &mut claimed);
         let mut workers = std::mem::take(&mut engine.workers);
         let scratch = Cut::slice(&mut workers, 1, threads);
-        let (next, times) = (AtomicUsize::new(0), Times::new(engine));
+        let (next, times) = (AtomicUsize::new(0), Times(engine.arch));
         engine.run(threads, &|i| {
             let mut scratch = scratch.take(i);
             let Worker { quant, floats: [x, gate, up, down], .. } = &mut scratch.row(0)[0];
@@ -172,7 +172,7 @@ impl Experts<'_> {
                 times.into(quant, first, x, Dest::From(0), &mut whole(gate, pairs.len()));
                 let second = self.matrix(expert, Projection::Up);
                 times.into(quant, second, x, Dest::From(0), &mut whole(up, pairs.len()));
-                times.arch.run(SwiGlu { gate, up });
+                times.0.run(SwiGlu { gate, up });
                 let third = self.matrix(expert, Projection::Down);
                 times.fill(quant, third, up);
                 times.into(quant, third, up, Dest::From(0), &mut whole(down, pairs.len()));
@@ -200,7 +200,7 @@ impl Experts<'_> {
         let experts = self.wave.experts.len();
         let (gate, up) = (gate.reserve(pairs * width), up.reserve(pairs * width));
         let parts = engine.parts(self.layout.bytes() / 16 * experts.max(pairs / 4));
-        let times = Times::new(engine);
+        let times = Times(engine.arch);
         let mut workers = std::mem::take(&mut engine.workers);
         let scratch = Cut::slice(&mut workers, 1, parts);
         let (gates, ups) =
@@ -225,7 +225,7 @@ impl Experts<'_> {
                 }
             }
         });
-        times.arch.run(SwiGlu { gate, up });
+        times.0.run(SwiGlu { gate, up });
         let (outs, scratch) =
             (Cut::columns(out, out.len() / h, 16, parts), Cut::slice(&mut workers, 1, parts));
         engine.run(parts, &|i| {
@@ -253,20 +253,13 @@ impl Experts<'_> {
 
 /// Products in the calling thread.
 #[derive(Clone, Copy)]
-struct Times {
-    arch: Arch,
-    planes: Planes,
-}
+struct Times(Arch);
 
 impl Times {
-    fn new(engine: &Engine) -> Self {
-        Self { arch: engine.arch, planes: engine.planes() }
-    }
-
     /// Makes the quantised copy of `x` that products with matrices like `w` take.
     fn fill(self, quant: &mut Quantised, w: MatrixRef<'_>, x: &[f32]) {
-        if let Some(shape) = shape(w, x.len() / w.cols(), self.planes) {
-            self.arch.run(FillQuant { quant, shape, x });
+        if let Some(shape) = shape(w, x.len() / w.cols()) {
+            self.0.run(FillQuant { quant, shape, x });
         }
     }
 
@@ -280,9 +273,9 @@ impl Times {
         out: &mut Columns<'_, f32>,
     ) {
         let rows = x.len() / w.cols();
-        let quant = shape(w, rows, self.planes).map(|shape| (quant, shape));
+        let quant = shape(w, rows).map(|shape| (quant, shape));
         let part = Part { panels: 0..rows.div_ceil(PANEL), x };
-        product(self.arch, w, quant, part, dest, out);
+        product(self.0, w, quant, part, dest, out);
     }
 }
 

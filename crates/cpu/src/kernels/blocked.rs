@@ -20,9 +20,7 @@ const fn unpacked_lines(quads: usize) -> usize {
 }
 
 /// Many rows: a segment of a tile is unpacked once and meets a block of panels.
-pub struct Blocked<'a, 'o, 'd, const W: usize, const QUADS: usize, const PLANES: usize>(
-    pub Product<'a, 'o, 'd>,
-);
+pub struct Blocked<'a, 'o, 'd, const W: usize, const QUADS: usize>(pub Product<'a, 'o, 'd>);
 
 /// Tiles that a panel meets one after the other, while its activations are near.
 const TILES: usize = 2;
@@ -37,9 +35,7 @@ const SEGMENT_LINES: usize = SEGMENT * unpacked_lines(16);
 #[repr(align(64))]
 struct Unpacked([[Line; SEGMENT_LINES]; TILES]);
 
-impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
-    for Blocked<'_, '_, '_, W, QUADS, PLANES>
-{
+impl<const W: usize, const QUADS: usize> Op for Blocked<'_, '_, '_, W, QUADS> {
     type Output = ();
 
     #[inline(always)]
@@ -56,7 +52,7 @@ impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
             for (tile, segment) in (0..out.tiles()).flat_map(|t| (0..segments).map(move |s| (t, s)))
             {
                 let at = Place { tile, row: 0, segment };
-                b.tiles::<S, W, QUADS, PLANES, 1>(s, at, panels.clone(), &mut scratch, &mut out);
+                b.tiles::<S, W, QUADS, 1>(s, at, panels.clone(), &mut scratch, &mut out);
             }
         } else {
             let mut near = Near([[0.0; NEAR_TILES * LANES]; BLOCK_PANELS * PANEL]);
@@ -78,7 +74,7 @@ impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
                     {
                         let at = Place { tile, row: 0, segment };
                         let some = some.clone();
-                        b.tiles::<S, W, QUADS, PLANES, TILES>(s, at, some, &mut scratch, &mut here);
+                        b.tiles::<S, W, QUADS, TILES>(s, at, some, &mut scratch, &mut here);
                     }
                     let first = (start - panels.start) * PANEL;
                     for (r, row) in near.chunks_exact(width).enumerate().take(rows) {
@@ -110,13 +106,7 @@ struct Block<'a> {
 impl Block<'_> {
     /// A segment of a few tiles times some panels.
     #[inline(always)]
-    fn tiles<
-        S: Simd,
-        const W: usize,
-        const QUADS: usize,
-        const PLANES: usize,
-        const COUNT: usize,
-    >(
+    fn tiles<S: Simd, const W: usize, const QUADS: usize, const COUNT: usize>(
         &self,
         s: S,
         at: Place,
@@ -142,7 +132,7 @@ impl Block<'_> {
             for (i, blocks) in blocks.iter().enumerate().take(count) {
                 let row = (n - self.first_panel) * PANEL;
                 let place = Place { tile: at.tile + i, row, segment: at.segment };
-                s.call(PanelRun::<W, QUADS, PLANES> { blocks, panel, place, out });
+                s.call(PanelRun::<W, QUADS> { blocks, panel, place, out });
             }
         }
     }
@@ -191,16 +181,14 @@ struct Place {
 }
 
 /// One segment of one tile times one panel.
-struct PanelRun<'a, 't, 'x, 'o, 'd, const W: usize, const QUADS: usize, const PLANES: usize> {
+struct PanelRun<'a, 't, 'x, 'o, 'd, const W: usize, const QUADS: usize> {
     blocks: &'a [Line],
     panel: PanelRef<'a>,
     place: Place,
     out: &'t mut Target<'x, 'o, 'd>,
 }
 
-impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
-    for PanelRun<'_, '_, '_, '_, '_, W, QUADS, PLANES>
-{
+impl<const W: usize, const QUADS: usize> Op for PanelRun<'_, '_, '_, '_, '_, W, QUADS> {
     type Output = ();
 
     #[inline(always)]
@@ -212,33 +200,23 @@ impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
         let mut row = 0;
         while row < rows {
             let left = rows - row;
-            row += if PLANES == 1 {
-                if S::TOGETHER >= 8 && QUADS == 16 && left >= 8 {
-                    self.some::<S, 8, 8>(s, row)
-                } else if S::TOGETHER >= 4 && left >= 4 {
-                    self.some::<S, 4, 4>(s, row)
-                } else {
-                    self.some::<S, 1, 1>(s, row)
-                }
-            } else if S::TOGETHER >= 8 && left >= 4 {
-                self.some::<S, 4, 8>(s, row)
-            } else if S::TOGETHER >= 4 && left >= 2 {
-                self.some::<S, 2, 4>(s, row)
+            row += if S::TOGETHER >= 8 && QUADS == 16 && left >= 8 {
+                self.some::<S, 8>(s, row)
+            } else if S::TOGETHER >= 4 && left >= 4 {
+                self.some::<S, 4>(s, row)
             } else {
-                self.some::<S, 1, 2>(s, row)
+                self.some::<S, 1>(s, row)
             };
         }
     }
 }
 
-impl<const W: usize, const QUADS: usize, const PLANES: usize>
-    PanelRun<'_, '_, '_, '_, '_, W, QUADS, PLANES>
-{
-    /// `R` rows, `N` integer rows, with dot products; returns `R`.
+impl<const W: usize, const QUADS: usize> PanelRun<'_, '_, '_, '_, '_, W, QUADS> {
+    /// `R` rows with dot products; returns `R`.
     #[inline(always)]
-    fn some<S: Simd, const R: usize, const N: usize>(&mut self, s: S, row: usize) -> usize {
+    fn some<S: Simd, const R: usize>(&mut self, s: S, row: usize) -> usize {
         let Place { tile, row: first, segment: i } = self.place;
-        let acc = segment::<S, W, 8, QUADS, R, N, 0>(s, self.blocks, self.panel, row, i * SEGMENT);
+        let acc = segment::<S, W, 8, QUADS, R, 0>(s, self.blocks, self.panel, row, i * SEGMENT);
         for (r, acc) in acc.into_iter().enumerate() {
             self.out.gain(s, first + row + r, tile, i, acc);
         }
@@ -252,19 +230,19 @@ impl<const W: usize, const QUADS: usize, const PLANES: usize>
         let (panel, at) = (self.panel, i * SEGMENT * self.panel.rows);
         let panel = Panel {
             blocks: self.blocks,
-            x: &panel.values[at * PLANES * QUADS * 4..],
+            x: &panel.values[at * QUADS * 4..],
             scale: &panel.scales[at..],
             sum: &panel.sums[at..],
             rows: panel.rows,
         };
         let onto = if i == 0 { Onto::Zero } else { Onto::Before };
         if let Some(mut patch) = self.out.patch(first, panel.rows, tile) {
-            return s.panel::<PLANES>(&panel, &mut patch, onto);
+            return s.panel(&panel, &mut patch, onto);
         }
         // Scattered rows, or the end of the columns: by way of a whole tile.
         let mut whole = [[0.0; LANES]; PANEL];
         let cut = Cut::columns(whole.as_flattened_mut(), PANEL, LANES, 1);
-        let done = s.panel::<PLANES>(&panel, &mut cut.take(0).patch(0, panel.rows, 0), Onto::Zero);
+        let done = s.panel(&panel, &mut cut.take(0).patch(0, panel.rows, 0), Onto::Zero);
         if done {
             for (r, y) in whole.iter().take(panel.rows).enumerate() {
                 self.out.gain(s, first + r, tile, i, s.load(y));

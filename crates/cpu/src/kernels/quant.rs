@@ -2,14 +2,12 @@
 //!
 //! Owns: the quantised form and its layout. Never: weights.
 //!
-//! Of each group of a row: `absmax` by integer maximum over the bit patterns, `scale = absmax / top`,
-//! `q = round(x * (top / absmax))`, ties to even, and the sum of q. With one plane top is 127 and q one
-//! int8; with two it is 16256 and `q = 128 * high + low`, low within -64..=63. A group below 1e-29 is
-//! all zeros. A group that holds an infinity or NaN gets scale NaN, so that the result is NaN: never
-//! silently finite.
+//! Of each group of a row: `absmax` by integer maximum over the bit patterns, `scale = absmax / 127`,
+//! `q = round(x * (127 / absmax))`, ties to even, and the sum of q. A group below 1e-29 is all zeros. A
+//! group that holds an infinity or NaN gets scale NaN, so that the result is NaN: never silently finite.
 //!
-//! Layout: panels of 16 rows (the last one shorter), each `[group][row][plane][value]`, scales and
-//! sums `[group][row]`.
+//! Layout: panels of 16 rows (the last one shorter), each `[group][row][value]`, scales and sums
+//! `[group][row]`.
 
 use super::math::round_to_int;
 use crate::memory::Aligned;
@@ -18,25 +16,6 @@ use cherenkov_format::Group;
 
 /// Rows of a panel.
 pub const PANEL: usize = 16;
-
-/// How finely activations are quantised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Planes {
-    /// One int8 per value: 7 bits and sign.
-    One,
-    /// Two: 14 bits and sign.
-    Two,
-}
-
-impl Planes {
-    /// How many int8 per value.
-    pub const fn get(self) -> usize {
-        match self {
-            Self::One => 1,
-            Self::Two => 2,
-        }
-    }
-}
 
 /// Shape of quantised activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +26,6 @@ pub struct Shape {
     pub cols: usize,
     /// Values that share a scale.
     pub group: Group,
-    /// int8 per value.
-    pub planes: Planes,
 }
 
 impl Shape {
@@ -69,7 +46,7 @@ pub struct Quantised {
 /// One panel, read-only.
 #[derive(Clone, Copy)]
 pub struct PanelRef<'a> {
-    /// `[group][row][plane][value]`, then [`PANEL_PAD`] more.
+    /// `[group][row][value]`, then [`PANEL_PAD`] more.
     pub values: &'a [i8],
     /// `[group][row]`.
     pub scales: &'a [f32],
@@ -88,9 +65,9 @@ pub struct PanelMut<'a> {
 
 impl Quantised {
     /// Makes room; returns values, scales and sums, whose panels start at multiples of
-    /// `16 * cols * planes`, `16 * groups` and `16 * groups`.
+    /// `16 * cols`, `16 * groups` and `16 * groups`.
     pub fn reserve(&mut self, shape: Shape) -> (&mut [i8], &mut [f32], &mut [f32]) {
-        let values = shape.rows * shape.cols * shape.planes.get();
+        let values = shape.rows * shape.cols;
         let scales = shape.rows * shape.groups();
         let all = self.values.reserve(values + PANEL_PAD);
         (&mut all[..values], self.scales.reserve(scales), self.sums.reserve(scales))
@@ -110,9 +87,8 @@ impl Quantised {
         let (first, groups) = (panel * PANEL, shape.groups());
         let rows = (shape.rows - first).min(PANEL);
         let (start, len) = (first * shape.cols, rows * shape.cols);
-        let planes = shape.planes.get();
         PanelRef {
-            values: &self.values[start * planes..][..len * planes + PANEL_PAD],
+            values: &self.values[start..][..len + PANEL_PAD],
             scales: &self.scales[first * groups..][..rows * groups],
             sums: &self.sums[first * groups..][..rows * groups],
             rows,
@@ -158,72 +134,52 @@ fn fill_panels<S: Simd>(
     scales: &mut [f32],
     sums: &mut [f32],
 ) {
-    let (cols, groups, planes) = (shape.cols, shape.groups(), shape.planes.get());
+    let (cols, groups) = (shape.cols, shape.groups());
     let parts = values
-        .chunks_mut(PANEL * cols * planes)
+        .chunks_mut(PANEL * cols)
         .zip(scales.chunks_mut(PANEL * groups).zip(sums.chunks_mut(PANEL * groups)));
     for (x, (values, (scales, sums))) in x.chunks(PANEL * cols).zip(parts) {
         let panel = PanelMut { values, scales, sums };
-        match (shape.planes, shape.group) {
-            (Planes::One, Group::G64) => fill_panel::<S, 1, 64>(s, x, cols, panel),
-            (Planes::One, Group::G32) => fill_panel::<S, 1, 32>(s, x, cols, panel),
-            (Planes::Two, Group::G64) => fill_panel::<S, 2, 64>(s, x, cols, panel),
-            (Planes::Two, Group::G32) => fill_panel::<S, 2, 32>(s, x, cols, panel),
+        match shape.group {
+            Group::G64 => fill_panel::<S, 64>(s, x, cols, panel),
+            Group::G32 => fill_panel::<S, 32>(s, x, cols, panel),
         }
     }
 }
 
 #[inline(always)]
-fn fill_panel<S: Simd, const PLANES: usize, const G: usize>(
-    s: S,
-    x: &[f32],
-    cols: usize,
-    out: PanelMut<'_>,
-) {
+fn fill_panel<S: Simd, const G: usize>(s: S, x: &[f32], cols: usize, out: PanelMut<'_>) {
     let rows = x.len() / cols;
     for (r, x) in x.chunks_exact(cols).enumerate() {
         for (g, x) in x.as_chunks::<G>().0.iter().enumerate() {
             let at = g * rows + r;
-            let values = &mut out.values[at * PLANES * G..][..PLANES * G];
-            (out.scales[at], out.sums[at]) = fill_group::<S, PLANES, G>(s, x, values);
+            let values = &mut out.values[at * G..][..G];
+            (out.scales[at], out.sums[at]) = fill_group::<S, G>(s, x, values);
         }
     }
 }
 
 /// Quantises one group; returns its scale and its sum.
 #[inline(always)]
-fn fill_group<S: Simd, const PLANES: usize, const G: usize>(
-    s: S,
-    x: &[f32; G],
-    out: &mut [i8],
-) -> (f32, f32) {
+fn fill_group<S: Simd, const G: usize>(s: S, x: &[f32; G], out: &mut [i8]) -> (f32, f32) {
     const TINY: f32 = 1e-29;
-    let top: f32 = if PLANES == 1 { 127.0 } else { 16_256.0 };
-    let x = x.as_chunks::<LANES>().0;
-    let (high, low) = out.split_at_mut(G);
-    let (high, low) = (high.as_chunks_mut::<LANES>().0, low.as_chunks_mut::<LANES>().0);
+    const TOP: f32 = 127.0;
+    let (x, out) = (x.as_chunks::<LANES>().0, out.as_chunks_mut::<LANES>().0);
     let mut most = s.isplat(0);
     for x in x {
         most = s.imax(most, s.and(s.bits(s.load(x)), s.isplat(i32::MAX)));
     }
     let absmax = f32::from_bits(s.max_lane(most) as u32);
     if !absmax.is_finite() || absmax < TINY {
-        high.as_flattened_mut().fill(0);
-        low.as_flattened_mut().fill(0);
+        out.as_flattened_mut().fill(0);
         return (if absmax.is_finite() { 0.0 } else { f32::NAN }, 0.0);
     }
-    let inverse = s.splat(top / absmax);
+    let inverse = s.splat(TOP / absmax);
     let mut sum = s.isplat(0);
-    for (i, x) in x.iter().enumerate() {
+    for (x, out) in x.iter().zip(out) {
         let q = round_to_int(s, s.mul(s.load(x), inverse));
         sum = s.iadd(sum, q);
-        if PLANES == 1 {
-            s.store_i8(q, &mut high[i]);
-        } else {
-            let h = s.sar(s.iadd(q, s.isplat(64)), 7);
-            s.store_i8(h, &mut high[i]);
-            s.store_i8(s.isub(q, s.shl(h, 7)), &mut low[i]);
-        }
+        s.store_i8(q, out);
     }
-    (absmax / top, s.sum_lanes(sum) as f32)
+    (absmax / TOP, s.sum_lanes(sum) as f32)
 }

@@ -9,13 +9,13 @@
 //!     y = y + acc
 //! ```
 //!
-//! With two planes `isum = 128 * isum_high + isum_low`, exact in i32, then rounded to f32 once.
+//! `isum` is rounded to f32 once.
 //! Never: threads, the choice of precision.
 //! Invariant: the direct kernel (few rows), the blocked one and tiles all follow this order.
 
 use super::blocked::Blocked;
 use super::lanes::{load_tail, store_tail};
-use super::quant::{PanelRef, Planes, Quantised, Shape};
+use super::quant::{PanelRef, Quantised, Shape};
 use crate::simd::{Arch, LANES, Line, Op, SEGMENT, Simd, words};
 use crate::threads::{Columns, Patch};
 use cherenkov_format::{Bits, Encoding, Group, MatrixRef};
@@ -100,41 +100,31 @@ pub struct Product<'a, 'o, 'd> {
 pub fn multiply(arch: Arch, p: Product<'_, '_, '_>) {
     assert!(p.shape.group == p.w.group && p.shape.cols == p.w.cols && p.shape.rows > 0);
     assert!(p.out.start().is_multiple_of(LANES) && p.out.start() + p.out.len() <= p.w.rows);
-    assert!(p.shape.planes == Planes::One || p.w.bits == Bits::B8, "two planes are for 8 bits");
-    match (p.w.bits, p.w.group, p.shape.planes) {
-        (Bits::B2, Group::G64, _) => run::<2, 16, 1>(arch, p),
-        (Bits::B2, Group::G32, _) => run::<2, 8, 1>(arch, p),
-        (Bits::B3, Group::G64, _) => run::<3, 16, 1>(arch, p),
-        (Bits::B3, Group::G32, _) => run::<3, 8, 1>(arch, p),
-        (Bits::B4, Group::G64, _) => run::<4, 16, 1>(arch, p),
-        (Bits::B4, Group::G32, _) => run::<4, 8, 1>(arch, p),
-        (Bits::B8, Group::G64, Planes::One) => run::<8, 16, 1>(arch, p),
-        (Bits::B8, Group::G32, Planes::One) => run::<8, 8, 1>(arch, p),
-        (Bits::B8, Group::G64, Planes::Two) => run::<8, 16, 2>(arch, p),
-        (Bits::B8, Group::G32, Planes::Two) => run::<8, 8, 2>(arch, p),
+    match (p.w.bits, p.w.group) {
+        (Bits::B2, Group::G64) => run::<2, 16>(arch, p),
+        (Bits::B2, Group::G32) => run::<2, 8>(arch, p),
+        (Bits::B3, Group::G64) => run::<3, 16>(arch, p),
+        (Bits::B3, Group::G32) => run::<3, 8>(arch, p),
+        (Bits::B4, Group::G64) => run::<4, 16>(arch, p),
+        (Bits::B4, Group::G32) => run::<4, 8>(arch, p),
+        (Bits::B8, Group::G64) => run::<8, 16>(arch, p),
+        (Bits::B8, Group::G32) => run::<8, 8>(arch, p),
     }
 }
 
-/// A product at `W` bits, groups of `QUADS` quads, activations of `PLANES` planes.
-fn run<const W: usize, const QUADS: usize, const PLANES: usize>(
-    arch: Arch,
-    p: Product<'_, '_, '_>,
-) {
+/// A product at `W` bits, groups of `QUADS` quads.
+fn run<const W: usize, const QUADS: usize>(arch: Arch, p: Product<'_, '_, '_>) {
     if p.shape.rows <= DIRECT_ROWS {
-        arch.run(Direct::<W, QUADS, PLANES>(p));
+        arch.run(Direct::<W, QUADS>(p));
     } else {
-        arch.run_with_tiles(Blocked::<W, QUADS, PLANES>(p));
+        arch.run_with_tiles(Blocked::<W, QUADS>(p));
     }
 }
 
 /// Few rows: every block is read once and multiplied as it is.
-struct Direct<'a, 'o, 'd, const W: usize, const QUADS: usize, const PLANES: usize>(
-    Product<'a, 'o, 'd>,
-);
+struct Direct<'a, 'o, 'd, const W: usize, const QUADS: usize>(Product<'a, 'o, 'd>);
 
-impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
-    for Direct<'_, '_, '_, W, QUADS, PLANES>
-{
+impl<const W: usize, const QUADS: usize> Op for Direct<'_, '_, '_, W, QUADS> {
     type Output = ();
 
     #[inline(always)]
@@ -149,7 +139,7 @@ impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
             let t = Tile { blocks, panel, tile };
             let mut row = 0;
             while row < panel.rows {
-                row += some_rows::<S, W, QUADS, PLANES>(s, t, row, &mut out);
+                row += some_rows::<S, W, QUADS>(s, t, row, &mut out);
             }
         }
     }
@@ -157,7 +147,7 @@ impl<const W: usize, const QUADS: usize, const PLANES: usize> Op
 
 /// As many rows from `row` on as registers hold; returns how many.
 #[inline(always)]
-fn some_rows<S: Simd, const W: usize, const QUADS: usize, const PLANES: usize>(
+fn some_rows<S: Simd, const W: usize, const QUADS: usize>(
     s: S,
     t: Tile<'_>,
     row: usize,
@@ -166,28 +156,16 @@ fn some_rows<S: Simd, const W: usize, const QUADS: usize, const PLANES: usize>(
     let left = t.panel.rows - row;
     // Groups of 32 are rare: fewer shapes are compiled for them.
     let common = QUADS == 16;
-    if PLANES == 1 {
-        if S::TOGETHER >= 8 && common && left >= 8 {
-            direct::<S, W, QUADS, 8, 8>(s, t, row, out)
-        } else if S::TOGETHER >= 4 && left >= 4 {
-            direct::<S, W, QUADS, 4, 4>(s, t, row, out)
-        } else if S::TOGETHER >= 4 && common && left == 3 {
-            direct::<S, W, QUADS, 3, 3>(s, t, row, out)
-        } else if S::TOGETHER >= 4 && common && left == 2 {
-            direct::<S, W, QUADS, 2, 2>(s, t, row, out)
-        } else {
-            direct::<S, W, QUADS, 1, 1>(s, t, row, out)
-        }
-    } else if S::TOGETHER >= 16 && common && left >= 8 {
-        direct::<S, W, QUADS, 8, 16>(s, t, row, out)
-    } else if S::TOGETHER >= 8 && left >= 4 {
-        direct::<S, W, QUADS, 4, 8>(s, t, row, out)
-    } else if S::TOGETHER >= 8 && common && left == 3 {
-        direct::<S, W, QUADS, 3, 6>(s, t, row, out)
-    } else if S::TOGETHER >= 4 && common && left >= 2 {
-        direct::<S, W, QUADS, 2, 4>(s, t, row, out)
+    if S::TOGETHER >= 8 && common && left >= 8 {
+        direct::<S, W, QUADS, 8>(s, t, row, out)
+    } else if S::TOGETHER >= 4 && left >= 4 {
+        direct::<S, W, QUADS, 4>(s, t, row, out)
+    } else if S::TOGETHER >= 4 && common && left == 3 {
+        direct::<S, W, QUADS, 3>(s, t, row, out)
+    } else if S::TOGETHER >= 4 && common && left == 2 {
+        direct::<S, W, QUADS, 2>(s, t, row, out)
     } else {
-        direct::<S, W, QUADS, 1, 2>(s, t, row, out)
+        direct::<S, W, QUADS, 1>(s, t, row, out)
     }
 }
 
@@ -200,9 +178,9 @@ struct Tile<'a> {
     tile: usize,
 }
 
-/// `R` rows from `row` on, `N` integer rows (`R` times the planes); returns `R`.
+/// `R` rows from `row` on; returns `R`.
 #[inline(always)]
-fn direct<S: Simd, const W: usize, const QUADS: usize, const R: usize, const N: usize>(
+fn direct<S: Simd, const W: usize, const QUADS: usize, const R: usize>(
     s: S,
     t: Tile<'_>,
     row: usize,
@@ -210,7 +188,7 @@ fn direct<S: Simd, const W: usize, const QUADS: usize, const R: usize, const N: 
 ) -> usize {
     let mut y = [s.splat(0.0); R];
     for (i, blocks) in t.blocks.chunks(SEGMENT * (1 + words(W, QUADS))).enumerate() {
-        let acc = segment::<S, W, W, QUADS, R, N, AHEAD>(s, blocks, t.panel, row, i * SEGMENT);
+        let acc = segment::<S, W, W, QUADS, R, AHEAD>(s, blocks, t.panel, row, i * SEGMENT);
         for r in 0..R {
             y[r] = s.add(y[r], acc[r]);
         }
@@ -229,7 +207,6 @@ pub fn segment<
     const STORED: usize,
     const QUADS: usize,
     const R: usize,
-    const N: usize,
     const AHEAD: usize,
 >(
     s: S,
@@ -239,22 +216,19 @@ pub fn segment<
     first: usize,
 ) -> [S::F; R] {
     let mut acc = [s.splat(0.0); R];
-    let planes = N / R;
     for (i, block) in blocks.chunks_exact(1 + words(STORED, QUADS)).enumerate() {
         let at = (first + i) * panel.rows + row;
         // All checks come before the loads: a branch after them would keep every activation in a
         // register until then, more than there are.
-        let x = &panel.values[at * planes * QUADS * 4..][..N * QUADS * 4];
+        let x = &panel.values[at * QUADS * 4..][..R * QUADS * 4];
         let (scales, sums) = (&panel.scales[at..at + R], &panel.sums[at..at + R]);
         if AHEAD > 0 {
             s.prefetch(&block[0], AHEAD);
         }
-        let dots = s.dots::<W, STORED, QUADS, N, AHEAD>(&block[1..], x.as_chunks().0);
+        let dots = s.dots::<W, STORED, QUADS, R, AHEAD>(&block[1..], x.as_chunks().0);
         let (scale, bias) = header(s, &block[0]);
         for r in 0..R {
-            let isum =
-                if planes == 1 { dots[r] } else { s.iadd(s.shl(dots[2 * r], 7), dots[2 * r + 1]) };
-            let t = s.fma(scale, s.to_f32(isum), s.mul(bias, s.splat(sums[r])));
+            let t = s.fma(scale, s.to_f32(dots[r]), s.mul(bias, s.splat(sums[r])));
             acc[r] = s.fma(s.splat(scales[r]), t, acc[r]);
         }
     }

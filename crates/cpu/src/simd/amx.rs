@@ -5,7 +5,7 @@
 //! eight tiles of 16 rows of 64 bytes. The compiler never touches tile registers, so asm blocks may
 //! pass values through them: 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
 //!
-//! A group is one tile product per plane. Products, stores and the float part of three consecutive
+//! A group is one tile product. Products, stores and the float part of three consecutive
 //! groups overlap: product of g, store of g-1, float part of g-2.
 
 use super::vector::{LANES, Line};
@@ -104,20 +104,15 @@ impl Tiles for AmxTiles {
     }
 
     #[inline(always)]
-    fn panel<const PLANES: usize>(
-        self,
-        panel: &Panel<'_>,
-        out: &mut Patch<'_>,
-        onto: Onto,
-    ) -> bool {
+    fn panel(self, panel: &Panel<'_>, out: &mut Patch<'_>, onto: Onto) -> bool {
         if panel.rows < ROWS_MIN {
             return false;
         }
         let groups = panel.blocks.len() / BLOCK_LINES;
-        assert!(groups <= SEGMENT && panel.rows <= 16 && (1..=2).contains(&PLANES));
+        assert!(groups <= SEGMENT && panel.rows <= 16);
         assert_eq!(panel.rows, out.rows());
         // Sixteen rows are loaded for every group, whatever the panel has.
-        let loaded = ((groups - 1) * panel.rows + 16) * PLANES * 64;
+        let loaded = ((groups - 1) * panel.rows + 16) * 64;
         assert!(panel.x.len() >= loaded, "activations are padded");
         assert!(panel.scale.len().min(panel.sum.len()) >= groups * panel.rows);
         // SAFETY: tiles are open (the caller's duty is checked by the processor: it would trap), AVX-512
@@ -125,18 +120,18 @@ impl Tiles for AmxTiles {
         // the patch.
         unsafe {
             if panel.rows == 16 {
-                multiply::<PLANES, true>(panel, groups, out, onto);
+                multiply::<true>(panel, groups, out, onto);
             } else {
-                multiply::<PLANES, false>(panel, groups, out, onto);
+                multiply::<false>(panel, groups, out, onto);
             }
         }
         true
     }
 }
 
-/// Sums of the groups in flight: `[group mod STORED][plane][row][output]`.
+/// Sums of the groups in flight: `[group mod STORED][row][output]`.
 #[repr(C, align(64))]
-struct Sums<const PLANES: usize>([[[[i32; LANES]; 16]; PLANES]; STORED]);
+struct Sums([[[i32; LANES]; 16]; STORED]);
 
 /// One panel on its way. Pointers instead of slices: asm blocks count as writing all memory, so fields
 /// behind a reference would be read again after each.
@@ -154,13 +149,13 @@ struct Work {
 /// # Safety
 /// Tiles are open, the sizes are as [`AmxTiles::panel`] checks them.
 #[inline(always)]
-unsafe fn multiply<const PLANES: usize, const FULL: bool>(
+unsafe fn multiply<const FULL: bool>(
     panel: &Panel<'_>,
     groups: usize,
     out: &mut Patch<'_>,
     onto: Onto,
 ) {
-    let mut stored = std::mem::MaybeUninit::<Sums<PLANES>>::uninit();
+    let mut stored = std::mem::MaybeUninit::<Sums>::uninit();
     let rows = if FULL { 16 } else { panel.rows };
     // SAFETY: see above.
     unsafe {
@@ -175,10 +170,10 @@ unsafe fn multiply<const PLANES: usize, const FULL: bool>(
             acc: [_mm512_setzero_ps(); 16],
         };
         for g in (0..groups + 2).step_by(4) {
-            phase::<PLANES, FULL, 0, 3>(&mut work, g);
-            phase::<PLANES, FULL, 1, 0>(&mut work, g + 1);
-            phase::<PLANES, FULL, 2, 1>(&mut work, g + 2);
-            phase::<PLANES, FULL, 3, 2>(&mut work, g + 3);
+            phase::<FULL, 0, 3>(&mut work, g);
+            phase::<FULL, 1, 0>(&mut work, g + 1);
+            phase::<FULL, 2, 1>(&mut work, g + 2);
+            phase::<FULL, 3, 2>(&mut work, g + 3);
         }
         let (start, pitch) = (out.start(), out.pitch());
         for r in 0..rows {
@@ -197,24 +192,20 @@ unsafe fn multiply<const PLANES: usize, const FULL: bool>(
 /// # Safety
 /// As [`multiply`].
 #[inline(always)]
-unsafe fn phase<const PLANES: usize, const FULL: bool, const C: usize, const B: usize>(
-    work: &mut Work,
-    g: usize,
-) {
+unsafe fn phase<const FULL: bool, const C: usize, const B: usize>(work: &mut Work, g: usize) {
     let rows = if FULL { 16 } else { work.rows };
     // SAFETY: see above.
     unsafe {
         if g < work.groups {
             let b = work.blocks.add(g * BLOCK_LINES + 1);
-            let a = work.x.add(g * rows * PLANES * 64);
-            if PLANES == 1 { one::<C>(a, b) } else { two::<C>(a, b) }
+            product::<C>(work.x.add(g * rows * 64), b);
         }
         if g >= 1 && g - 1 < work.groups {
-            store::<PLANES, B>(work.stored.add(B * PLANES * 256));
+            store::<B>(work.stored.add(B * 256));
         }
         if g >= 2 && g - 2 < work.groups {
-            let from = work.stored.add((C + 2) % STORED * PLANES * 256);
-            floats::<PLANES, FULL>(work, g - 2, from);
+            let from = work.stored.add((C + 2) % STORED * 256);
+            floats::<FULL>(work, g - 2, from);
         }
     }
 }
@@ -224,7 +215,7 @@ unsafe fn phase<const PLANES: usize, const FULL: bool, const C: usize, const B: 
 /// # Safety
 /// Tiles are open; 16 rows of `a` and 16 lines of `b` can be read.
 #[inline(always)]
-unsafe fn one<const C: usize>(a: *const i8, b: *const Line) {
+unsafe fn product<const C: usize>(a: *const i8, b: *const Line) {
     // SAFETY: see above; even and odd groups use different input tiles.
     unsafe {
         match C {
@@ -248,55 +239,27 @@ unsafe fn one<const C: usize>(a: *const i8, b: *const Line) {
     }
 }
 
-/// Multiplies one group into two tiles, those of an even or an odd `C`.
+/// Stores the sums of the group in tile `C`.
 ///
 /// # Safety
-/// As [`one`]; rows of the two planes alternate.
+/// Tiles are open; `to` has room for 1 KiB.
 #[inline(always)]
-unsafe fn two<const C: usize>(a: *const i8, b: *const Line) {
+unsafe fn store<const C: usize>(to: *mut i32) {
     // SAFETY: see above.
     unsafe {
-        if C.is_multiple_of(2) {
-            asm!("tileloadd tmm6, [{b}+{s}*1]", "tileloadd tmm4, [{a}+{s}*2]", "tilezero tmm0",
-                "tdpbsud tmm0, tmm4, tmm6", "tileloadd tmm5, [{a}+{s}*2+64]", "tilezero tmm1",
-                "tdpbsud tmm1, tmm5, tmm6", a = in(reg) a, b = in(reg) b, s = in(reg) 64usize, options(nostack));
-        } else {
-            asm!("tileloadd tmm7, [{b}+{s}*1]", "tileloadd tmm4, [{a}+{s}*2]", "tilezero tmm2",
-                "tdpbsud tmm2, tmm4, tmm7", "tileloadd tmm5, [{a}+{s}*2+64]", "tilezero tmm3",
-                "tdpbsud tmm3, tmm5, tmm7", a = in(reg) a, b = in(reg) b, s = in(reg) 64usize, options(nostack));
-        }
-    }
-}
-
-/// Stores the sums of the group in tile `C`, or in its two tiles.
-///
-/// # Safety
-/// Tiles are open; `to` has room for `PLANES` times 1 KiB.
-#[inline(always)]
-unsafe fn store<const PLANES: usize, const C: usize>(to: *mut i32) {
-    // SAFETY: see above.
-    unsafe {
-        if PLANES == 1 {
-            match C {
-                0 => {
-                    asm!("tilestored [{c}+{s}*1], tmm0", c = in(reg) to, s = in(reg) 64usize, options(nostack))
-                }
-                1 => {
-                    asm!("tilestored [{c}+{s}*1], tmm1", c = in(reg) to, s = in(reg) 64usize, options(nostack))
-                }
-                2 => {
-                    asm!("tilestored [{c}+{s}*1], tmm2", c = in(reg) to, s = in(reg) 64usize, options(nostack))
-                }
-                _ => {
-                    asm!("tilestored [{c}+{s}*1], tmm3", c = in(reg) to, s = in(reg) 64usize, options(nostack))
-                }
+        match C {
+            0 => {
+                asm!("tilestored [{c}+{s}*1], tmm0", c = in(reg) to, s = in(reg) 64usize, options(nostack))
             }
-        } else if C.is_multiple_of(2) {
-            asm!("tilestored [{c}+{s}*1], tmm0", "tilestored [{c}+{s}*1+1024], tmm1",
-                c = in(reg) to, s = in(reg) 64usize, options(nostack));
-        } else {
-            asm!("tilestored [{c}+{s}*1], tmm2", "tilestored [{c}+{s}*1+1024], tmm3",
-                c = in(reg) to, s = in(reg) 64usize, options(nostack));
+            1 => {
+                asm!("tilestored [{c}+{s}*1], tmm1", c = in(reg) to, s = in(reg) 64usize, options(nostack))
+            }
+            2 => {
+                asm!("tilestored [{c}+{s}*1], tmm2", c = in(reg) to, s = in(reg) 64usize, options(nostack))
+            }
+            _ => {
+                asm!("tilestored [{c}+{s}*1], tmm3", c = in(reg) to, s = in(reg) 64usize, options(nostack))
+            }
         }
     }
 }
@@ -306,11 +269,7 @@ unsafe fn store<const PLANES: usize, const C: usize>(to: *mut i32) {
 /// # Safety
 /// `from` holds the group's sums; see [`multiply`].
 #[inline(always)]
-unsafe fn floats<const PLANES: usize, const FULL: bool>(
-    work: &mut Work,
-    g: usize,
-    from: *const i32,
-) {
+unsafe fn floats<const FULL: bool>(work: &mut Work, g: usize, from: *const i32) {
     let rows = if FULL { 16 } else { work.rows };
     // SAFETY: see above.
     unsafe {
@@ -320,11 +279,7 @@ unsafe fn floats<const PLANES: usize, const FULL: bool>(
         let bias = widen(_mm256_loadu_si256(header.add(1)));
         let (scales, sums) = (work.scales.add(g * rows), work.sums.add(g * rows));
         for r in 0..rows {
-            let mut isum = _mm512_load_si512(from.add(r * LANES).cast());
-            if PLANES == 2 {
-                let low = _mm512_load_si512(from.add(256 + r * LANES).cast());
-                isum = _mm512_add_epi32(_mm512_slli_epi32(isum, 7), low);
-            }
+            let isum = _mm512_load_si512(from.add(r * LANES).cast());
             let bias = _mm512_mul_ps(bias, _mm512_set1_ps(*sums.add(r)));
             let t = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(isum), bias);
             work.acc[r] = _mm512_fmadd_ps(_mm512_set1_ps(*scales.add(r)), t, work.acc[r]);

@@ -321,18 +321,18 @@ impl Simd for Avx2 {
         const W: usize,
         const STORED: usize,
         const QUADS: usize,
-        const N: usize,
+        const R: usize,
         const AHEAD: usize,
     >(
         self,
         lines: &[Line],
         x: &[[i8; 4]],
-    ) -> [I; N] {
-        let x = &x[..N * QUADS];
-        let mut acc = [self.isplat(0); N];
+    ) -> [I; R] {
+        let x = &x[..R * QUADS];
+        let mut acc = [self.isplat(0); R];
         // Sums of pairs of products in i16: at most 2 * 15 * 127 per quad of 4 bits, so eight quads fit;
         // at most 2 * 7 * 127 below, so sixteen do; at most 2 * 128 * 127 of 8 bits, so one does.
-        let mut pairs = [self.isplat(0); N];
+        let mut pairs = [self.isplat(0); R];
         each_quad::<Self, STORED, QUADS, AHEAD>(
             self,
             lines,
@@ -342,7 +342,7 @@ impl Simd for Avx2 {
                 unsafe {
                     let top = _mm256_set1_epi8(-128);
                     let signed = [_mm256_xor_si256(codes[0], top), _mm256_xor_si256(codes[1], top)];
-                    for n in 0..N {
+                    for n in 0..R {
                         let x = word(x[n * QUADS + quad]);
                         let x = _mm256_set1_epi32(x);
                         for half in 0..2 {
@@ -366,7 +366,7 @@ impl Simd for Avx2 {
                 }
             },
         );
-        for n in 0..N {
+        for n in 0..R {
             if W == 8 {
                 // The codes were taken as code - 128.
                 let sum: i32 =

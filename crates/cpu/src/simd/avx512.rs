@@ -48,7 +48,7 @@ impl<T: Tiles> Simd for Avx512<T> {
     type F = __m512;
     type I = __m512i;
 
-    const TOGETHER: usize = 16;
+    const TOGETHER: usize = 8;
 
     #[inline(always)]
     fn call<O: Op>(self, op: O) -> O::Output {
@@ -283,18 +283,18 @@ impl<T: Tiles> Simd for Avx512<T> {
         const W: usize,
         const STORED: usize,
         const QUADS: usize,
-        const N: usize,
+        const R: usize,
         const AHEAD: usize,
     >(
         self,
         lines: &[Line],
         x: &[[i8; 4]],
-    ) -> [__m512i; N] {
-        let x = &x[..N * QUADS];
+    ) -> [__m512i; R] {
+        let x = &x[..R * QUADS];
         // Two sums per row hide the latency of the dot product; many rows hide it by themselves.
-        let mut even = [self.isplat(0); N];
-        let mut odd = [self.isplat(0); N];
-        if STORED == 4 && N < 8 {
+        let mut even = [self.isplat(0); R];
+        let mut odd = [self.isplat(0); R];
+        if STORED == 4 && R < 8 {
             // The high nibbles stay where they are: their sum is 16 times too large, exactly.
             let (low, high) = (self.isplat(0x0f0f_0f0f), self.isplat(0xf0f0_f0f0_u32 as i32));
             let lines = &lines[..words(STORED, QUADS)];
@@ -303,18 +303,18 @@ impl<T: Tiles> Simd for Avx512<T> {
                     self.prefetch(&lines[word], AHEAD);
                 }
                 let v = self.iload(&lines[word]);
-                for n in 0..N {
+                for n in 0..R {
                     let at = n * QUADS + 2 * word;
                     even[n] = self.dot4(even[n], self.and(v, low), x[at]);
                     odd[n] = self.dot4(odd[n], self.and(v, high), x[at + 1]);
                 }
             }
-            for n in 0..N {
+            for n in 0..R {
                 even[n] = self.iadd(even[n], self.sar(odd[n], 4));
             }
             return even;
         }
-        if STORED == 8 && N < 8 {
+        if STORED == 8 && R < 8 {
             // Quads in pairs: choosing the sum by the parity of a counter would keep it in memory.
             let lines = &lines[..QUADS];
             for pair in 0..QUADS / 2 {
@@ -323,13 +323,13 @@ impl<T: Tiles> Simd for Avx512<T> {
                     self.prefetch(&lines[2 * pair + 1], AHEAD);
                 }
                 let (a, b) = (self.iload(&lines[2 * pair]), self.iload(&lines[2 * pair + 1]));
-                for n in 0..N {
+                for n in 0..R {
                     let at = n * QUADS + 2 * pair;
                     even[n] = self.dot4(even[n], a, x[at]);
                     odd[n] = self.dot4(odd[n], b, x[at + 1]);
                 }
             }
-            for n in 0..N {
+            for n in 0..R {
                 even[n] = self.iadd(even[n], odd[n]);
             }
             return even;
@@ -339,7 +339,7 @@ impl<T: Tiles> Simd for Avx512<T> {
             lines,
             #[inline(always)]
             |quad, codes| {
-                for n in 0..N {
+                for n in 0..R {
                     even[n] = self.dot4(even[n], codes, x[n * QUADS + quad]);
                 }
             },
@@ -358,12 +358,7 @@ impl<T: Tiles> Simd for Avx512<T> {
     }
 
     #[inline(always)]
-    fn panel<const PLANES: usize>(
-        self,
-        panel: &Panel<'_>,
-        out: &mut Patch<'_>,
-        onto: Onto,
-    ) -> bool {
-        self.0.panel::<PLANES>(panel, out, onto)
+    fn panel(self, panel: &Panel<'_>, out: &mut Patch<'_>, onto: Onto) -> bool {
+        self.0.panel(panel, out, onto)
     }
 }

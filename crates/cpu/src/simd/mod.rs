@@ -144,7 +144,7 @@ pub const SEGMENT: usize = 10;
 pub struct Panel<'a> {
     /// Blocks with unpacked codes and groups of 64: per group one header line, then sixteen of codes.
     pub blocks: &'a [Line],
-    /// Activations `[group][row][plane][64]`; at least [`PANEL_PAD`] more follow the last ones.
+    /// Activations `[group][row][64]`; at least [`PANEL_PAD`] more follow the last ones.
     pub x: &'a [i8],
     /// Scales `[group][row]`.
     pub scale: &'a [f32],
@@ -163,8 +163,8 @@ pub enum Onto {
     Before,
 }
 
-/// Activations that must lie behind the last ones of a [`Panel`]: sixteen rows of two planes of 64.
-pub const PANEL_PAD: usize = 2048;
+/// Activations that must lie behind the last ones of a [`Panel`]: sixteen rows of 64.
+pub const PANEL_PAD: usize = 1024;
 
 /// Whether a processor has matrix tiles, and their use.
 pub trait Tiles: Copy + Send + Sync + 'static {
@@ -175,8 +175,7 @@ pub trait Tiles: Copy + Send + Sync + 'static {
     /// See [`Simd::close_tiles`].
     fn close(self);
     /// See [`Simd::panel`].
-    fn panel<const PLANES: usize>(self, panel: &Panel<'_>, out: &mut Patch<'_>, onto: Onto)
-    -> bool;
+    fn panel(self, panel: &Panel<'_>, out: &mut Patch<'_>, onto: Onto) -> bool;
 }
 
 /// No tiles are used.
@@ -196,7 +195,7 @@ impl Tiles for NoTiles {
     fn close(self) {}
 
     #[inline(always)]
-    fn panel<const PLANES: usize>(self, _: &Panel<'_>, _: &mut Patch<'_>, _: Onto) -> bool {
+    fn panel(self, _: &Panel<'_>, _: &mut Patch<'_>, _: Onto) -> bool {
         false
     }
 }

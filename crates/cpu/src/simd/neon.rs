@@ -310,21 +310,21 @@ impl Simd for Neon {
         const W: usize,
         const STORED: usize,
         const QUADS: usize,
-        const N: usize,
+        const R: usize,
         const AHEAD: usize,
     >(
         self,
         lines: &[Line],
         x: &[[i8; 4]],
-    ) -> [I; N] {
-        let x = &x[..N * QUADS];
-        let mut acc = [self.isplat(0); N];
+    ) -> [I; R] {
+        let x = &x[..R * QUADS];
+        let mut acc = [self.isplat(0); R];
         each_quad::<Self, STORED, QUADS, AHEAD>(
             self,
             lines,
             #[inline(always)]
             |quad, codes| {
-                for n in 0..N {
+                for n in 0..R {
                     let x = word(x[n * QUADS + quad]);
                     // SAFETY: see above. Codes below 8 bits are positive as signed bytes too; those of
                     // 8 bits are taken as code - 128.
@@ -341,7 +341,7 @@ impl Simd for Neon {
             },
         );
         if W == 8 {
-            for n in 0..N {
+            for n in 0..R {
                 let x = x[n * QUADS..][..QUADS].as_flattened();
                 let sum: i32 = x.iter().map(|x| i32::from(*x)).sum();
                 acc[n] = self.iadd(acc[n], self.isplat(128 * sum));

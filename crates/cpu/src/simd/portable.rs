@@ -27,7 +27,7 @@ impl Simd for Portable {
     type F = [f32; LANES];
     type I = [i32; LANES];
 
-    const TOGETHER: usize = 2;
+    const TOGETHER: usize = 1;
 
     #[inline(always)]
     fn call<O: Op>(self, op: O) -> O::Output {

@@ -34,7 +34,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Sixteen i32, or sixteen quads of bytes.
     type I: Copy;
 
-    /// Most integer rows that [`Self::dots`] should take at once: as many as registers hold.
+    /// Most rows that [`Self::dots`] should take at once: as many as registers hold, at most 8.
     const TOGETHER: usize;
 
     /// Runs `op` compiled for this instruction set.
@@ -119,30 +119,30 @@ pub trait Simd: Copy + Send + Sync + 'static {
     #[inline(always)]
     fn ask(self, _x: &[f32], _at: usize) {}
 
-    /// Exact integer dot products of the sixteen rows of one group with `N` activation rows.
+    /// Exact integer dot products of the sixteen rows of one group with `R` activation rows.
     ///
-    /// Values are `W` bits wide, stored at `STORED` bits (`W`, or 8 when unpacked). `x` holds `N`
+    /// Values are `W` bits wide, stored at `STORED` bits (`W`, or 8 when unpacked). `x` holds `R`
     /// times `QUADS` quads. Lines `AHEAD` bytes further are prefetched (0: none).
     #[inline(always)]
     fn dots<
         const W: usize,
         const STORED: usize,
         const QUADS: usize,
-        const N: usize,
+        const R: usize,
         const AHEAD: usize,
     >(
         self,
         words: &[Line],
         x: &[[i8; 4]],
-    ) -> [Self::I; N] {
-        let mut acc = [self.isplat(0); N];
-        let x = &x[..N * QUADS];
+    ) -> [Self::I; R] {
+        let mut acc = [self.isplat(0); R];
+        let x = &x[..R * QUADS];
         each_quad::<Self, STORED, QUADS, AHEAD>(
             self,
             words,
             #[inline(always)]
             |quad, codes| {
-                for n in 0..N {
+                for n in 0..R {
                     acc[n] = self.dot4(acc[n], codes, x[n * QUADS + quad]);
                 }
             },
@@ -161,7 +161,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Adds one segment of one tile times up to sixteen rows, with unpacked codes, to `out`, if this
     /// instruction set has a better way than [`Self::dots`] for that many rows; `false` if it does not.
     #[inline(always)]
-    fn panel<const PLANES: usize>(self, _: &Panel<'_>, _: &mut Patch<'_>, _: Onto) -> bool {
+    fn panel(self, _: &Panel<'_>, _: &mut Patch<'_>, _: Onto) -> bool {
         false
     }
 }
