@@ -99,14 +99,29 @@ pub fn get_row(block: &[u8], bits: Bits, group: Group, row: usize, codes: &mut [
     assert!(row < TILE_ROWS);
     let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
     let words = &block[HEADER_BYTES..];
-    for (i, code) in codes.iter_mut().enumerate() {
-        let at = place(bits, group, row, i);
-        *code = match at.high {
-            None => (words[at.byte] >> at.shift) & bits.max_code(),
-            Some((byte, shift)) => {
-                ((words[at.byte] >> at.shift) & 3) | (((words[byte] >> shift) & 1) << 2)
+    let word = |w: usize| &words[(w * TILE_ROWS + row) * 4..][..4];
+    match bits {
+        // The two common widths, four codes at a time.
+        Bits::B8 => {
+            for (w, quad) in codes.chunks_exact_mut(4).enumerate() {
+                quad.copy_from_slice(word(w));
             }
-        };
+        }
+        Bits::B4 => {
+            for (w, eight) in codes.chunks_exact_mut(8).enumerate() {
+                let (low, high) = eight.split_at_mut(4);
+                for ((low, high), &both) in low.iter_mut().zip(high).zip(word(w)) {
+                    (*low, *high) = (both & 15, both >> 4);
+                }
+            }
+        }
+        Bits::B2 | Bits::B3 => {
+            for (i, code) in codes.iter_mut().enumerate() {
+                let at = place(bits, group, row, i);
+                let high = at.high.map_or(0, |(byte, shift)| (words[byte] >> shift) & 1);
+                *code = ((words[at.byte] >> at.shift) & 3) | high << 2;
+            }
+        }
     }
     (half(row * 2), half(32 + row * 2))
 }
