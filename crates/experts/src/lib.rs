@@ -7,6 +7,7 @@
 //! of the bank. Nothing here changes a number of a model: only when it is there.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod bank;
 mod direct_io;
 mod error;

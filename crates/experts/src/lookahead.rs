@@ -22,10 +22,10 @@ pub enum Lookahead {
 }
 
 /// Why a record is held for the coming layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Origin {
-    /// It was read for that, as the so-manieth of the layer.
-    Read(usize),
+    /// It was read for that. What became of the read is known once it has landed.
+    Read(Outcome),
     /// It was there, in this line.
     There(Line),
 }
@@ -37,9 +37,9 @@ pub(crate) struct Ahead {
     pub plan: VecDeque<ExpertKey>,
     /// Held or on their way.
     pub open: HashMap<ExpertKey, Origin>,
-    /// Wanted before they had landed.
+    /// Wanted before they had landed: the place of each.
     pub late: HashMap<ExpertKey, usize>,
-    /// Turned out wrong before they had landed.
+    /// Turned out wrong before they had landed: the place of each.
     pub stale: HashMap<ExpertKey, usize>,
     /// How many may be read.
     pub limit: usize,
@@ -58,14 +58,39 @@ impl Ahead {
 }
 
 /// What became of a record that was read ahead.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Its place in the order of reads: 0 is the likeliest.
     pub place: usize,
-    /// The part of its read that was over when it was wanted; 0 when nobody wanted it.
+    /// The part of its read that took place while the step computed, before it was wanted; 0 when
+    /// nobody wanted it.
     pub saved: f64,
-    /// How long it kept a reader from reads that a step waited for.
+    /// How long it held up reads that a step stood still for; 0 when it was wanted, since then it only
+    /// came before its turn.
     pub hindered: Duration,
+}
+
+/// The latest times that steps stood still.
+#[derive(Debug, Default)]
+pub(crate) struct Stops(VecDeque<(Duration, Duration)>);
+
+/// Stops that are remembered: a read lasts no more than a few layers.
+const STOPS: usize = 64;
+
+impl Stops {
+    /// Notes one.
+    pub fn push(&mut self, from: Duration, to: Duration) {
+        if self.0.len() == STOPS {
+            self.0.pop_front();
+        }
+        self.0.push_back((from, to));
+    }
+
+    /// How much of a stretch of time was spent standing still.
+    pub fn within(&self, from: Duration, to: Duration) -> Duration {
+        let shared = |(a, b): &(Duration, Duration)| to.min(*b).saturating_sub(from.max(*a));
+        self.0.iter().map(shared).sum()
+    }
 }
 
 /// What one visit of a layer taught.
@@ -79,17 +104,13 @@ pub struct Visit {
     pub waited: Duration,
     /// Time it took to make the guess for the next layer.
     pub guessing: Duration,
-    /// Time that readers spent on reads.
-    pub reading: Duration,
-    /// Time that they had, all readers together.
-    pub room: Duration,
 }
 
 /// Visits after which an observation counts half.
 const MEMORY: f64 = 128.0;
 /// Visits after which a place that did not pay is tried again.
 const TRIAL: u32 = 512;
-/// What a wrong record costs at least, by having taken a slot, as a part of a miss.
+/// What a wrong record costs by having taken a slot, as a part of a miss.
 const INTRUSION: f64 = 0.1;
 
 /// Fading sums of what reading ahead brought at one place, in seconds.
@@ -109,9 +130,9 @@ impl Balance {
 
 /// How many records are worth reading ahead per layer.
 ///
-/// Gained is what a miss makes a step wait, as far as the read was over; lost is the time that wrong
-/// reads kept readers from what a step waited for, and, as far as the readers are never idle, what a miss
-/// makes a step wait. Both are kept for each place in the order of
+/// Gained is what a miss makes a step wait, as far as the read took place while the step computed: what
+/// is read while it stands still is only read earlier than something else. Lost is the time for which
+/// wrong reads held up others that a step stood still for. Both are kept for each place in the order of
 /// likelihood, and the width ends before the first place that does not pay. It is 0 when all of them
 /// together bring less than guessing costs. What does not pay is tried again now and then.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,8 +143,6 @@ pub struct Width {
     waited: f64,
     misses: f64,
     guessing: f64,
-    reading: f64,
-    room: f64,
     /// Visits for which guessing has not paid.
     idle: u32,
 }
@@ -131,9 +150,7 @@ pub struct Width {
 impl Width {
     /// A width for this mode.
     pub fn new(mode: Lookahead) -> Self {
-        let (places, idle) = (Vec::new(), 0);
-        let (waited, misses, guessing, reading, room) = (0.0, 0.0, 0.0, 0.0, 0.0);
-        Self { mode, places, waited, misses, guessing, reading, room, idle }
+        Self { mode, places: Vec::new(), waited: 0.0, misses: 0.0, guessing: 0.0, idle: 0 }
     }
 
     /// What the user asked for.
@@ -165,9 +182,6 @@ impl Width {
         self.waited += visit.waited.as_secs_f64();
         self.misses += visit.misses as f64;
         self.guessing += visit.guessing.as_secs_f64();
-        self.reading += visit.reading.as_secs_f64();
-        self.room += visit.room.as_secs_f64();
-        let used = if self.room > 0.0 { (self.reading / self.room).min(1.0) } else { 0.0 };
         let per_miss = if self.misses > 0.0 { self.waited / self.misses } else { 0.0 };
         for outcome in &visit.outcomes {
             if outcome.place >= self.places.len() {
@@ -177,13 +191,13 @@ impl Width {
             place.gained += outcome.saved * per_miss;
             place.lost += outcome.hindered.as_secs_f64();
             if outcome.saved == 0.0 {
-                place.lost += used.max(INTRUSION) * per_miss;
+                place.lost += INTRUSION * per_miss;
             }
         }
         let gained: f64 = self.places.iter().map(|place| place.gained - place.lost).sum();
-        // A few visits with outcomes say more than the first one.
-        let known = self.guessing > 0.0 && self.places.len() > 1;
-        if self.idle > 0 || (known && gained < self.guessing) {
+        // No more can be gained than is waited; a few outcomes say more than the first one.
+        let vain = self.waited < self.guessing || (self.places.len() > 1 && gained < self.guessing);
+        if self.idle > 0 || vain {
             self.idle = if self.idle < TRIAL { self.idle + 1 } else { 0 };
             if self.idle == 0 {
                 (self.guessing, self.places) = (0.0, Vec::new());
@@ -193,8 +207,8 @@ impl Width {
 
     fn fade(&mut self) {
         let fade = (-1.0 / MEMORY).exp2();
-        let Self { waited, misses, guessing, reading, room, .. } = self;
-        for sum in [waited, misses, guessing, reading, room] {
+        let Self { waited, misses, guessing, .. } = self;
+        for sum in [waited, misses, guessing] {
             *sum *= fade;
         }
         for place in &mut self.places {
@@ -237,8 +251,7 @@ mod tests {
             };
             let outcomes: Vec<Outcome> = (0..width.get()).map(outcome).collect();
             let guessing = if outcomes.is_empty() { Duration::ZERO } else { guessing };
-            let visit =
-                Visit { outcomes, misses: 4, waited: us(400), guessing, ..Visit::default() };
+            let visit = Visit { outcomes, misses: 4, waited: us(400), guessing };
             width.learn(&visit);
         }
         width
@@ -299,29 +312,21 @@ mod tests {
     }
 
     #[test]
-    fn where_readers_are_never_idle_a_wrong_read_costs_a_miss() {
-        let with = |reading: Duration| {
-            let mut width = Width::new(Lookahead::Auto);
-            for at in 0..400 {
-                // Right in six of ten.
-                let saved = f64::from(u8::from(at % 10 < 6));
-                let outcome = Outcome { place: 0, saved, hindered: Duration::ZERO };
-                let (outcomes, room) = (vec![outcome; width.get().min(1)], us(1000));
-                let (misses, waited) = (4, us(400));
-                width.learn(&Visit { outcomes, misses, waited, reading, room, ..Visit::default() });
-            }
-            width.places[0]
-        };
-        assert!(with(us(300)).pays());
-        let busy = with(us(1000));
-        assert!(busy.gained < 1.8 * busy.lost, "1.5 to 1: {busy:?}");
+    fn stops_within_a_stretch_are_summed() {
+        let mut stops = Stops::default();
+        for at in 0..100 {
+            stops.push(us(100 * at + 10), us(100 * at + 40));
+        }
+        assert_eq!(stops.within(us(9_720), us(9_925)), us(20 + 30 + 15));
+        assert_eq!(stops.within(us(9_940), us(9_990)), us(0));
+        assert_eq!(stops.within(us(0), us(500)), us(0), "forgotten");
     }
 
     #[test]
     fn modes_that_are_set_stay() {
         let outcomes = vec![Outcome { place: 0, saved: 0.0, hindered: us(900) }];
         let guessing = us(100);
-        let bad = Visit { outcomes, misses: 4, waited: us(400), guessing, ..Visit::default() };
+        let bad = Visit { outcomes, misses: 4, waited: us(400), guessing };
         for (mode, want) in [(Lookahead::Off, 0), (Lookahead::Fixed(5), 5)] {
             let mut width = Width::new(mode);
             (0..99).for_each(|_| width.learn(&bad));

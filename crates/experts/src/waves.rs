@@ -8,7 +8,7 @@
 
 use crate::bank::{Bank, Slot};
 use crate::error::{Error, Result};
-use crate::lookahead::{Ahead, Lookahead, Origin, Outcome, Visit, Width, scan_pays};
+use crate::lookahead::{Ahead, Lookahead, Origin, Outcome, Stops, Visit, Width};
 use crate::policy::{Fading, Policy, Use};
 use crate::pool::{Line, Pool, Press, Taker};
 use crate::queue::Priority;
@@ -50,23 +50,24 @@ impl Default for Streaming {
 
 /// A bank, its pool and the reads that fill it.
 pub struct Experts<B: Bank> {
-    bank: B,
-    reads: Box<dyn Reads<B::Landing>>,
-    source: Arc<dyn Source>,
-    pool: Pool,
+    pub(crate) bank: B,
+    pub(crate) reads: Box<dyn Reads<B::Landing>>,
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) pool: Pool,
     policy: Box<dyn Policy>,
-    asked: Asked,
-    ahead: Ahead,
-    width: Width,
-    visit: Visit,
+    pub(crate) asked: Asked,
+    pub(crate) ahead: Ahead,
+    pub(crate) width: Width,
+    pub(crate) visit: Visit,
+    pub(crate) stops: Stops,
     /// Lookahead records that landed before a scan wanted its next layer, at last count.
-    window: usize,
+    pub(crate) window: usize,
     /// Layers that passes go through.
-    layers: usize,
-    tally: Tally,
+    pub(crate) layers: usize,
+    pub(crate) tally: Tally,
     record_bytes: u64,
     /// When the last request had been made.
-    since: Duration,
+    pub(crate) since: Duration,
 }
 
 impl<B: Bank> Experts<B> {
@@ -103,6 +104,7 @@ impl<B: Bank> Experts<B> {
             ahead: Ahead::default(),
             width: Width::new(lookahead),
             visit: Visit::default(),
+            stops: Stops::default(),
             window: per_layer,
             layers: source.shape().0,
             tally: Tally::new(source.shape()),
@@ -150,9 +152,7 @@ impl<B: Bank> Experts<B> {
     pub fn request(&mut self, layer: u32, k: usize, ids: &[u32]) {
         self.abandon();
         let wanted = count(k, ids);
-        let mut visit = std::mem::take(&mut self.visit);
-        let wall = self.reads.now().saturating_sub(self.since);
-        visit.room = wall * self.reads.width() as u32;
+        let visit = std::mem::take(&mut self.visit);
         if !self.asked.scan {
             self.width.learn(&visit);
         }
@@ -260,94 +260,6 @@ impl<B: Bank> Experts<B> {
         }
     }
 
-    /// What was read ahead turns out right or wrong: wrong reads that have not begun are taken back,
-    /// and wrong records are the first to go.
-    fn settle_ahead(&mut self, layer: u32) {
-        self.ahead.plan.clear();
-        let (mut landed, begun) = (0, self.ahead.begun);
-        for (key, origin) in std::mem::take(&mut self.ahead.open) {
-            let right = key.layer == layer && self.asked.tails.contains_key(&key.expert);
-            let found = self.pool.find(key);
-            landed += usize::from(matches!(found, Some((_, Line::Ahead))));
-            match (found, origin) {
-                (Some((slot, Line::Ahead)), Origin::There(line)) if !right => {
-                    self.pool.put(slot, line);
-                }
-                (_, Origin::There(_)) => {}
-                (found, Origin::Read(place)) => self.settle_read(key, found, place, right),
-            }
-        }
-        if self.asked.scan && begun > 0 {
-            self.window = landed;
-        }
-        self.ahead.begun = 0;
-    }
-
-    /// As [`Self::settle_ahead`], of one record that was read ahead.
-    fn settle_read(
-        &mut self,
-        key: ExpertKey,
-        found: Option<(Slot, Line)>,
-        place: usize,
-        right: bool,
-    ) {
-        let mut outcome = Outcome { place, saved: 0.0, hindered: Duration::ZERO };
-        let counters = self.tally.layer(key.layer);
-        match found {
-            Some((_, Line::Ahead)) if right => {
-                counters.ahead_right += 1;
-                outcome.saved = 1.0;
-            }
-            Some((_, Line::Loading)) if right => {
-                counters.ahead_late += 1;
-                self.ahead.late.insert(key, place);
-                return;
-            }
-            Some((slot, Line::Ahead)) => {
-                counters.ahead_wasted += 1;
-                self.pool.put(slot, Line::Spent);
-            }
-            Some((slot, _)) => {
-                if let Some(landing) = self.reads.cancel(key) {
-                    counters.ahead_cancelled += 1;
-                    self.bank.withdraw(slot, landing);
-                    self.pool.clear(slot);
-                } else {
-                    counters.ahead_wasted += 1;
-                    self.ahead.stale.insert(key, place);
-                }
-                return;
-            }
-            // It made room for a demand, or its read failed.
-            None => counters.ahead_wasted += 1,
-        }
-        self.visit.outcomes.push(outcome);
-    }
-
-    /// What became of a record that was read ahead and landed after the truth was known.
-    fn learn_late(&mut self, key: ExpertKey, started: Duration, ended: Duration) {
-        let time = ended.saturating_sub(started).as_secs_f64();
-        if let Some(place) = self.ahead.late.remove(&key) {
-            let over = self.since.saturating_sub(started).as_secs_f64();
-            let saved = if time > 0.0 { (over / time).min(1.0) } else { 0.0 };
-            self.visit.outcomes.push(Outcome { place, saved, hindered: Duration::ZERO });
-        }
-        if let Some(place) = self.ahead.stale.remove(&key) {
-            let overlap = ended.saturating_sub(self.since.max(started));
-            // It had its share of the drive while the step waited, if the step did.
-            let share = self.reads.width().min(self.visit.misses + 1) as u32;
-            let hindered = if self.visit.misses > 0 { overlap / share } else { Duration::ZERO };
-            self.visit.outcomes.push(Outcome { place, saved: 0.0, hindered });
-        }
-    }
-
-    /// Whether a scan reads on into the next layer.
-    fn scan_on(&self, layer: u32, wanted: usize) -> bool {
-        let (_, per_layer) = self.source.shape();
-        let more = (layer as usize) + 1 < self.layers && self.width.mode() != Lookahead::Off;
-        more && scan_pays(wanted, per_layer, self.window.max(1), self.reads.width())
-    }
-
     fn taker(&self) -> Taker {
         if self.asked.scan {
             let (_, per_layer) = self.source.shape();
@@ -373,7 +285,8 @@ impl<B: Bank> Experts<B> {
             match self.pool.find(key) {
                 None => {
                     let Some(slot) = self.pool.take(key, taker, Press::Lookahead) else { return };
-                    self.ahead.open.insert(key, Origin::Read(self.ahead.begun));
+                    let outcome = Outcome { place: self.ahead.begun, ..Outcome::default() };
+                    self.ahead.open.insert(key, Origin::Read(outcome));
                     self.ahead.begun += 1;
                     self.submit(Priority::Lookahead, key, slot);
                 }
@@ -431,7 +344,9 @@ impl<B: Bank> Experts<B> {
     fn stand_still(&mut self) -> Result<()> {
         let began = self.reads.now();
         let done = self.reads.wait()?;
-        let time = self.reads.now().saturating_sub(began);
+        let now = self.reads.now();
+        self.stops.push(began, now);
+        let time = now.saturating_sub(began);
         self.visit.waited += time;
         if let Some(layer) = self.asked.layer {
             let counters = self.tally.layer(layer);
@@ -452,8 +367,7 @@ impl<B: Bank> Experts<B> {
         let counters = self.tally.layer(key.layer);
         let time = ended.saturating_sub(started);
         counters.read_time += time;
-        self.visit.reading += time;
-        self.learn_late(key, started, ended);
+        self.learn_read(key, started, ended);
         let counters = self.tally.layer(key.layer);
         if let Err(error) = result {
             counters.failed_reads += 1;
