@@ -3,8 +3,9 @@
 use crate::weights::{self, bits, matrix};
 use crate::{report, time};
 use cherenkov_experts::{Bank, Slot, Wave};
-use cherenkov_format::qwen4_exp::config::{Attention, Delta, Gate};
+use cherenkov_format::qwen4_exp::config::{Attention, Delta};
 use cherenkov_format::record::{Projection, RecordLayout};
+use cherenkov_format::synth::Preset;
 use cherenkov_format::{Bits, Encoding};
 use cherenkov_gpu::{GpuBank, GpuDevice, GpuMatrix, GpuVector, MoeActs, MoeWeights, Residency};
 use cherenkov_model::device::{
@@ -32,36 +33,19 @@ pub struct Shape {
 impl Shape {
     /// Qwen3.8-Flash-Next.
     pub fn official() -> Self {
+        let config = Preset::FlashNext.config();
         Self {
-            h: 2560,
-            streams: 4,
-            rank: 320,
-            vocab: 248_320,
-            experts: 512,
-            top_k: 10,
-            width: 640,
-            layers: 48,
+            h: config.hidden,
+            streams: config.hyper.count,
+            rank: config.hyper.rank,
+            vocab: config.vocab,
+            experts: config.moe.experts,
+            top_k: config.moe.top_k,
+            width: config.moe.width,
+            layers: config.layers.len(),
             context: 16_384,
-            attention: Attention {
-                heads: 24,
-                kv_heads: 2,
-                head_dim: 256,
-                rope_dims: 64,
-                rope_theta: 1e7,
-                mrope_section: [11, 11, 10],
-                index_heads: 4,
-                index_dim: 128,
-                index_budget: 2048,
-                index_ratio: 4,
-            },
-            delta: Delta {
-                key_heads: 16,
-                value_heads: 48,
-                key_dim: 128,
-                value_dim: 128,
-                conv_kernel: 4,
-                gate: Gate::Sigmoid,
-            },
+            attention: config.attention,
+            delta: config.delta,
         }
     }
 

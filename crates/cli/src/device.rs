@@ -105,19 +105,19 @@ impl Choice {
         let exact = || Reference::new(eps);
         match self {
             Self::Reference => match copies {
-                Copies::Single => load(store, exact(), options, streaming),
+                Copies::Single => load(store, exact(), options, streaming, None),
                 Copies::Checked => {
                     let device = Checked::new(exact(), exact(), Bounds::exact());
-                    load(store, device, options, streaming)
+                    load(store, device, options, streaming, None)
                 }
             },
             Self::Cpu { threads, isa } => {
                 let device = cpu(store, threads, isa)?;
                 match copies {
-                    Copies::Single => load(store, device, options, streaming),
+                    Copies::Single => load(store, device, options, streaming, None),
                     Copies::Checked => {
                         let device = Checked::new(device, exact(), cpu_bounds());
-                        load(store, device, options, streaming)
+                        load(store, device, options, streaming, None)
                     }
                 }
             }
@@ -171,12 +171,12 @@ where
 {
     let Instruments { trace, rewrite } = instruments;
     match trace {
-        Some(trace) => rewritten(store, Traced::new(device, trace), options, streaming, rewrite),
-        None => rewritten(store, device, options, streaming, rewrite),
+        Some(trace) => load(store, Traced::new(device, trace), options, streaming, rewrite),
+        None => load(store, device, options, streaming, rewrite),
     }
 }
 
-fn rewritten<D>(
+fn load<D>(
     store: &Store,
     device: D,
     options: Options,
@@ -194,19 +194,4 @@ where
         runner.rewrite_drafts(rewrite);
     }
     Ok(Box::new(runner))
-}
-
-fn load<D>(
-    store: &Store,
-    device: D,
-    options: Options,
-    streaming: Streaming,
-) -> anyhow::Result<Box<dyn Engine>>
-where
-    D: Device + Send + 'static,
-    D::Matrix: Send,
-    D::Vector: Send,
-    D::Bank: Send,
-{
-    Ok(Box::new(Runner::load(store, device, options, streaming)?))
 }

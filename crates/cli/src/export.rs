@@ -4,11 +4,8 @@
 
 use crate::args::export::ExportArgs;
 use crate::interrupt::Interrupt;
-use crate::progress::Meter;
-use crate::terminal::{bytes, note};
-use crate::{bundled, exit};
-use anyhow::Context as _;
-use cherenkov_format::Error;
+use crate::terminal::bytes;
+use crate::{bundled, progress};
 use cherenkov_format::gguf::{self, Options, Report};
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
@@ -37,20 +34,12 @@ pub fn run(args: &ExportArgs) -> anyhow::Result<()> {
         replace: args.force,
         threads: args.threads.and_then(NonZeroUsize::new),
     };
-    let mut meter = Meter::new(&interrupt);
-    let made = gguf::export(&dir, &args.gguf, &options, &mut meter);
-    meter.clear();
-    match made {
-        Ok(report) => {
-            note(&summary(&report, meter.seconds()));
-            Ok(())
-        }
-        Err(error @ Error::Cancelled { .. }) => {
-            note(&error.to_string());
-            Err(exit::Interrupted.into())
-        }
-        Err(error) => Err(error).with_context(|| format!("cannot export {}", dir.display())),
-    }
+    progress::run(
+        &interrupt,
+        |meter| gguf::export(&dir, &args.gguf, &options, meter),
+        summary,
+        || format!("cannot export {}", dir.display()),
+    )
 }
 
 fn summary(report: &Report, seconds: f64) -> String {

@@ -3,12 +3,9 @@
 //! Owns: arguments, the bar, the report. Never: the work (see `cherenkov_format::pack`).
 
 use crate::args::{HiddenNormName, PackArgs};
-use crate::exit;
 use crate::interrupt::Interrupt;
-use crate::progress::Meter;
-use crate::terminal::{bytes, note};
-use anyhow::Context as _;
-use cherenkov_format::Error;
+use crate::progress;
+use crate::terminal::bytes;
 use cherenkov_format::norms::Convention;
 use cherenkov_format::pack::{self, DraftHead, Existing, ExtraTensors, Options, Report};
 use cherenkov_format::qwen4_exp::config::HiddenNorm;
@@ -60,20 +57,12 @@ pub fn pack_into(
     options: &Options,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
-    let mut meter = Meter::new(interrupt);
-    let packed = pack::pack(source, out, options, &mut meter);
-    meter.clear();
-    match packed {
-        Ok(report) => {
-            note(&summary(&report, meter.seconds()));
-            Ok(())
-        }
-        Err(error @ Error::Cancelled { .. }) => {
-            note(&error.to_string());
-            Err(exit::Interrupted.into())
-        }
-        Err(error) => Err(error).with_context(|| format!("cannot pack {}", source.display())),
-    }
+    progress::run(
+        interrupt,
+        |meter| pack::pack(source, out, options, meter),
+        summary,
+        || format!("cannot pack {}", source.display()),
+    )
 }
 
 fn summary(report: &Report, seconds: f64) -> String {

@@ -2,8 +2,11 @@
 //!
 //! Owns: the bar on a terminal, the line now and then elsewhere. Never: the work.
 
+use crate::exit;
 use crate::interrupt::Interrupt;
 use crate::terminal::{self, note};
+use anyhow::Context as _;
+use cherenkov_format::Error;
 use cherenkov_format::progress::{Progress, Stage, Status};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::ops::ControlFlow;
@@ -84,6 +87,32 @@ impl Meter {
         self.shown = Some(Instant::now());
         let (done, total) = (terminal::bytes(status.done), terminal::bytes(status.total));
         note(&format!("{}: {done} of {total}", name(status.stage)));
+    }
+}
+
+/// Runs long work under a meter and reports on stderr; `failed` says what could not be done.
+///
+/// # Errors
+/// Those of the work, or that the user stopped it.
+pub fn run<R>(
+    interrupt: &Interrupt,
+    work: impl FnOnce(&mut Meter) -> Result<R, Error>,
+    summary: impl FnOnce(&R, f64) -> String,
+    failed: impl FnOnce() -> String,
+) -> anyhow::Result<()> {
+    let mut meter = Meter::new(interrupt);
+    let made = work(&mut meter);
+    meter.clear();
+    match made {
+        Ok(report) => {
+            note(&summary(&report, meter.seconds()));
+            Ok(())
+        }
+        Err(error @ Error::Cancelled { .. }) => {
+            note(&error.to_string());
+            Err(exit::Interrupted.into())
+        }
+        Err(error) => Err(error).with_context(failed),
     }
 }
 

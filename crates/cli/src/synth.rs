@@ -3,11 +3,10 @@
 //! Owns: from arguments to a geometry, the report. Never: the work (see `cherenkov_format::synth`).
 
 use crate::args::synth::{FormName, PresetName, SynthArgs};
-use crate::exit::{self, usage};
+use crate::exit::usage;
 use crate::interrupt::Interrupt;
-use crate::progress::Meter;
-use crate::terminal::{bytes, note};
-use cherenkov_format::Error;
+use crate::progress;
+use crate::terminal::bytes;
 use cherenkov_format::pack::{Existing, Report};
 use cherenkov_format::qwen4_exp::config::Config;
 use cherenkov_format::synth::{self, Options, Preset, geometry};
@@ -34,23 +33,15 @@ pub fn run(args: &SynthArgs) -> anyhow::Result<()> {
         ..Options::new(config(args)?)
     };
     let interrupt = Interrupt::install()?;
-    let mut meter = Meter::new(&interrupt);
-    let made = match args.format {
-        FormName::Store => synth::store(&args.out, &options, &mut meter),
-        FormName::Checkpoint => synth::checkpoint(&args.out, &options, &mut meter),
-    };
-    meter.clear();
-    match made {
-        Ok(report) => {
-            note(&summary(&report, meter.seconds()));
-            Ok(())
-        }
-        Err(error @ Error::Cancelled { .. }) => {
-            note(&error.to_string());
-            Err(exit::Interrupted.into())
-        }
-        Err(error) => Err(error.into()),
-    }
+    progress::run(
+        &interrupt,
+        |meter| match args.format {
+            FormName::Store => synth::store(&args.out, &options, meter),
+            FormName::Checkpoint => synth::checkpoint(&args.out, &options, meter),
+        },
+        summary,
+        || format!("cannot make {}", args.out.display()),
+    )
 }
 
 /// The preset with all changes. Paths come last: they may touch anything.

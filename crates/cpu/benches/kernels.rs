@@ -3,6 +3,7 @@
 //! `cargo bench -p cherenkov-cpu -- [decode|near|prefill|experts] [isa] [threads]`. Every figure is the
 //! median of rounds that alternate with the plain read.
 
+use cherenkov_cpu::PlainRead;
 use cherenkov_cpu::kernels::quant::{PANEL, Quantised, Shape};
 use cherenkov_cpu::kernels::tile::{Dest, Product, Weights, multiply};
 use cherenkov_cpu::memory::Aligned;
@@ -14,6 +15,8 @@ use std::time::Instant;
 
 /// Bytes of the pool of weights: far more than any cache.
 const POOL_BYTES: usize = 1 << 30;
+/// Bytes of a plain read, and of the products that it is compared with.
+const READ_BYTES: usize = 400 << 20;
 const ROUNDS: usize = 7;
 /// Outputs and inputs: a square one, the two of a hyper-connection, DeltaNet's input and output.
 const SHAPES: [(usize, usize); 5] =
@@ -21,6 +24,7 @@ const SHAPES: [(usize, usize); 5] =
 
 struct Bench {
     pool: Pool,
+    read: PlainRead,
     arch: Arch,
     isa: Isa,
     memory: Aligned<u8>,
@@ -28,23 +32,6 @@ struct Bench {
     position: usize,
     /// Bytes of the pool that are used.
     limit: usize,
-}
-
-struct Read<'a>(&'a [[u8; 64]]);
-
-impl Op for Read<'_> {
-    type Output = f32;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> f32 {
-        let mut acc = [s.isplat(0); 8];
-        for lines in self.0.as_chunks::<8>().0 {
-            for (acc, line) in acc.iter_mut().zip(lines) {
-                *acc = s.or(*acc, s.iload(line));
-            }
-        }
-        acc.iter().map(|acc| s.sum(s.to_f32(*acc))).sum()
-    }
 }
 
 struct Fill<'a>(&'a mut Quantised, Shape, &'a [f32]);
@@ -82,7 +69,9 @@ impl Bench {
         }
         let arch = Arch::new(isa).expect("the processor has it");
         let pool = Pool::new(threads).expect("threads start");
-        Self { pool, arch, isa, memory, start, position: 0, limit: POOL_BYTES }
+        let read = PlainRead::new(threads, isa, 2, READ_BYTES).expect("threads start");
+        let read = read.expect("the processor has it");
+        Self { pool, read, arch, isa, memory, start, position: 0, limit: POOL_BYTES }
     }
 
     /// Gives every block of this layout a scale of 0.01 and a bias of -0.08.
@@ -106,15 +95,9 @@ impl Bench {
     }
 
     /// Plain reading, in bytes per second.
-    fn read(&mut self, bytes: usize) -> f64 {
-        let (at, arch) = (self.next(bytes), self.arch);
-        let lines = self.memory[at..at + bytes].as_chunks::<64>().0;
-        let threads = self.pool.threads();
+    fn read(&mut self) -> f64 {
         let begin = seconds();
-        self.pool.run(&|i| {
-            let part = lines.len() * i / threads..lines.len() * (i + 1) / threads;
-            std::hint::black_box(arch.run(Read(&lines[part])));
-        });
+        let bytes = self.read.pass();
         bytes as f64 / (seconds() - begin)
     }
 
@@ -162,8 +145,8 @@ impl Bench {
                 let bytes = 2560 * 2560 / 1024 * tile16::block_bytes(bits, Group::G64);
                 let x = self.activations(rows, 2560);
                 let rounds = (0..ROUNDS).map(|_| {
-                    let read = self.read(400 << 20);
-                    let time = self.products(w, &x, (400 << 20) / bytes);
+                    let read = self.read();
+                    let time = self.products(w, &x, READ_BYTES / bytes);
                     (bytes as f64 / time, read)
                 });
                 let (speed, read): (Vec<_>, Vec<_>) = rounds.unzip();

@@ -159,7 +159,7 @@ impl Sampler {
         let mut shifted = logits.to_vec();
         self.penalise(&mut shifted);
         let token = if self.params.temperature == 0.0 {
-            argmax(shifted.iter().enumerate().map(|(i, &l)| (i as u32, f64::from(l))))
+            argmax(shifted.iter().enumerate().map(|(i, &l)| (i as u32, f64::from(l)))).map(|b| b.0)
         } else {
             self.draw_warm(&shifted, position)
         };
@@ -233,19 +233,26 @@ fn nucleus(sorted: &[(u32, f64)], mass: f64) -> usize {
     sorted.len()
 }
 
-/// The candidate with the largest value; the lowest id among equals. Minus infinity never wins.
-fn argmax(candidates: impl Iterator<Item = (u32, f64)>) -> Option<u32> {
-    let mut best: Option<(u32, f64)> = None;
-    for (token, value) in candidates {
-        let better = match best {
+/// The candidate with the largest value so far; the lowest id among equals. Minus infinity never wins.
+#[derive(Clone, Copy, Default)]
+struct Best(Option<(u32, f64)>);
+
+impl Best {
+    fn offer(&mut self, token: u32, value: f64) {
+        let better = match self.0 {
             None => value > f64::NEG_INFINITY,
             Some((held, top)) => value > top || (value == top && token < held),
         };
         if better {
-            best = Some((token, value));
+            self.0 = Some((token, value));
         }
     }
-    best.map(|b| b.0)
+}
+
+fn argmax(candidates: impl Iterator<Item = (u32, f64)>) -> Option<(u32, f64)> {
+    let mut best = Best::default();
+    candidates.for_each(|(token, value)| best.offer(token, value));
+    best.0
 }
 
 /// `argmax` of the candidates plus their noise. Noise is only worked out where it could win: the best
@@ -256,21 +263,14 @@ fn noisy_argmax(
     position: usize,
 ) -> Option<u32> {
     let first = argmax(candidates.clone())?;
-    let mut best: Option<(u32, f64)> = None;
-    let of_first = candidates.clone().find(|c| c.0 == first);
-    for (token, value) in of_first.into_iter().chain(candidates) {
-        let top = best.map_or(f64::NEG_INFINITY, |b| b.1);
-        let Some(noise) = gumbel_above(seed, position, token, top - value) else { continue };
-        let value = value + noise;
-        let better = match best {
-            None => value > f64::NEG_INFINITY,
-            Some((held, top)) => value > top || (value == top && token < held),
-        };
-        if better {
-            best = Some((token, value));
+    let mut best = Best::default();
+    for (token, value) in std::iter::once(first).chain(candidates) {
+        let floor = best.0.map_or(f64::NEG_INFINITY, |(_, top)| top - value);
+        if let Some(noise) = gumbel_above(seed, position, token, floor) {
+            best.offer(token, value + noise);
         }
     }
-    best.map(|b| b.0)
+    best.0.map(|(token, _)| token)
 }
 
 fn logprobs(logits: &[f32], token: u32, top: usize) -> LogProbs {
@@ -339,7 +339,11 @@ mod tests {
                     argmax(all.map(|(t, &l)| {
                         (t as u32, f64::from(l) + gumbel(seed, position, t as u32))
                     }));
-                assert_eq!(Some(s.draw(&logits, position).unwrap().token), plain, "seed {seed}");
+                assert_eq!(
+                    Some(s.draw(&logits, position).unwrap().token),
+                    plain.map(|b| b.0),
+                    "seed {seed}"
+                );
             }
         }
     }

@@ -51,7 +51,7 @@ impl<const W: usize, const QUADS: usize> Op for Blocked<'_, '_, '_, W, QUADS> {
             let b = Block { w, x, shape, first_tile, first_panel };
             for (tile, segment) in (0..out.tiles()).flat_map(|t| (0..segments).map(move |s| (t, s)))
             {
-                let at = Place { tile, row: 0, segment };
+                let at = (tile, segment);
                 b.tiles::<S, W, QUADS, 1>(s, at, panels.clone(), &mut scratch, &mut out);
             }
         } else {
@@ -72,8 +72,7 @@ impl<const W: usize, const QUADS: usize> Op for Blocked<'_, '_, '_, W, QUADS> {
                     for (segment, tile) in (0..segments)
                         .flat_map(|s| (0..tiles).step_by(TILES).map(move |tile| (s, tile)))
                     {
-                        let at = Place { tile, row: 0, segment };
-                        let some = some.clone();
+                        let (at, some) = ((tile, segment), some.clone());
                         b.tiles::<S, W, QUADS, TILES>(s, at, some, &mut scratch, &mut here);
                     }
                     let first = (start - panels.start) * PANEL;
@@ -109,21 +108,21 @@ impl Block<'_> {
     fn tiles<S: Simd, const W: usize, const QUADS: usize, const COUNT: usize>(
         &self,
         s: S,
-        at: Place,
+        (tile, segment): (usize, usize),
         panels: Range<usize>,
         scratch: &mut Unpacked,
         out: &mut Target<'_, '_, '_>,
     ) {
         let block_lines = 1 + words(W, QUADS);
         let groups = self.shape.groups();
-        let start = at.segment * SEGMENT;
+        let start = segment * SEGMENT;
         let used = SEGMENT.min(groups - start);
-        let count = COUNT.min(out.tiles() - at.tile);
+        let count = COUNT.min(out.tiles() - tile);
         let ahead = if COUNT == 1 { SEGMENT } else { COUNT * groups } * block_lines * 64;
         let mut blocks: [&[Line]; COUNT] = [&[]; COUNT];
         for ((i, blocks), scratch) in blocks.iter_mut().enumerate().take(count).zip(&mut scratch.0)
         {
-            let first = (self.first_tile + at.tile + i) * groups + start;
+            let first = (self.first_tile + tile + i) * groups + start;
             let packed = &self.w.lines()[first * block_lines..][..used * block_lines];
             *blocks = unpack::<S, W, QUADS>(s, packed, ahead, scratch);
         }
@@ -131,7 +130,7 @@ impl Block<'_> {
             let panel = self.x.panel(self.shape, n);
             for (i, blocks) in blocks.iter().enumerate().take(count) {
                 let row = (n - self.first_panel) * PANEL;
-                let place = Place { tile: at.tile + i, row, segment: at.segment };
+                let place = Place { tile: tile + i, row, segment };
                 s.call(PanelRun::<W, QUADS> { blocks, panel, place, out });
             }
         }
