@@ -2,7 +2,8 @@
 //!
 //! Owns: its bytes, and the directory they are unpacked into on first use.
 //! Never: reading it (it is a store like any other).
-//! Invariant: a directory that [`dir`] returns was verified against the bytes in the program.
+//! Invariants: a directory that [`dir`] returns was verified against the bytes in the program; one
+//! process at a time unpacks, so an intact directory is never taken away from under another.
 
 use crate::terminal::note;
 use crate::{dirs, exit};
@@ -30,6 +31,9 @@ const FILES: [(&str, &[u8]); 8] = files![
     "chat_template.jinja",
     "generation_config.json",
 ];
+
+/// Held by the process that unpacks; it stays, because removing it would let two hold it.
+const LOCK: &str = ".lock";
 
 /// What to call it in messages.
 pub const NAME: &str = "the bundled pocket model";
@@ -60,17 +64,19 @@ fn install(base: &Path) -> anyhow::Result<PathBuf> {
         return Ok(dir);
     }
     create_dir(base)?;
+    // Where the file system has no locks, two processes that start together may disturb each other.
+    let lock = fs::File::create(base.join(LOCK)).ok();
+    let _held = lock.filter(|lock| lock.lock().is_ok());
+    // Another process may have been faster.
+    if intact(&dir) {
+        return Ok(dir);
+    }
     let fresh = base.join(format!(".{name}.{}", std::process::id()));
     let published = unpack(&fresh).and_then(|()| publish(&fresh, &dir));
     if published.is_err() {
         let _ = fs::remove_dir_all(&fresh);
-        // Another process may have been faster.
-        if intact(&dir) {
-            return Ok(dir);
-        }
     }
-    published?;
-    Ok(dir)
+    published.map(|()| dir)
 }
 
 /// Whether `dir` holds exactly our bytes: the manifest's, and what its checksums demand.
@@ -140,6 +146,21 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert_eq!(install(base.path()).unwrap(), dir);
         assert!(intact(&dir));
-        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 1, "nothing else is left behind");
+        let left = fs::read_dir(base.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let left: Vec<_> = left.filter(|name| name != LOCK).collect();
+        assert_eq!(left, [dir.file_name().unwrap()], "nothing else is left behind");
+    }
+
+    #[test]
+    fn those_who_start_together_share_one_directory() {
+        let base = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let dir = install(base.path()).unwrap();
+                    (0..5).for_each(|_| assert!(intact(&dir), "it was taken away"));
+                });
+            }
+        });
     }
 }
