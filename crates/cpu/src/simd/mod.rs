@@ -16,6 +16,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "aarch64")]
+mod i8mm;
+#[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
 
@@ -26,6 +28,8 @@ use amx::AmxTiles;
 use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+use i8mm::ByteTiles;
 #[cfg(target_arch = "aarch64")]
 use neon::Neon;
 use portable::Portable;
@@ -44,11 +48,14 @@ pub enum Isa {
     Amx,
     /// aarch64 with dot products.
     Neon,
+    /// aarch64 with dot products, and with matrix products of bytes for many rows.
+    I8mm,
 }
 
 impl Isa {
     /// All of them, slowest first.
-    pub const ALL: [Self; 5] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Amx, Self::Neon];
+    pub const ALL: [Self; 6] =
+        [Self::Portable, Self::Avx2, Self::Avx512, Self::Amx, Self::Neon, Self::I8mm];
 
     /// Those that this processor has, slowest first.
     pub fn available() -> Vec<Self> {
@@ -68,6 +75,7 @@ impl Isa {
             Self::Avx512 => "avx512",
             Self::Amx => "amx",
             Self::Neon => "neon",
+            Self::I8mm => "i8mm",
         }
     }
 }
@@ -88,7 +96,10 @@ pub enum Arch {
     Amx(Avx512<AmxTiles>),
     /// See [`Isa::Neon`].
     #[cfg(target_arch = "aarch64")]
-    Neon(Neon),
+    Neon(Neon<NoTiles>),
+    /// See [`Isa::I8mm`].
+    #[cfg(target_arch = "aarch64")]
+    I8mm(Neon<ByteTiles>),
 }
 
 impl Arch {
@@ -105,6 +116,8 @@ impl Arch {
             Isa::Amx => Avx512::detect().map(Self::Amx),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => Neon::detect().map(Self::Neon),
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm => Neon::detect().map(Self::I8mm),
             _ => None,
         }
     }
@@ -122,6 +135,8 @@ impl Arch {
             Self::Amx(s) => s.without_tiles().call(op),
             #[cfg(target_arch = "aarch64")]
             Self::Neon(s) => s.call(op),
+            #[cfg(target_arch = "aarch64")]
+            Self::I8mm(s) => s.without_tiles().call(op),
         }
     }
 
@@ -131,6 +146,8 @@ impl Arch {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Amx(s) => s.call(op),
+            #[cfg(target_arch = "aarch64")]
+            Self::I8mm(s) => s.call(op),
             other => other.run(op),
         }
     }

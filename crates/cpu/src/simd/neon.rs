@@ -1,23 +1,30 @@
-//! NEON with dot products: four registers per vector.
+//! NEON with dot products, and with matrix products of bytes: four registers per vector.
 //!
 //! Owns: the NEON instructions. Never: algorithms, except the exact integer dot product of a group.
 //! Invariant: a [`Neon`] exists only where the processor has every feature of [`Neon::call`]; the
 //! methods rely on it.
 
 use super::vector::{LANES, Line, Op, Simd, each_quad, word};
+use super::{NoTiles, Onto, Panel, Tiles};
+use crate::threads::Patch;
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-/// Proof that the processor has NEON and the signed dot product.
+/// Proof that the processor has NEON and the signed dot product; `T` says whether it has tiles too.
 #[derive(Clone, Copy, Debug)]
-pub struct Neon(());
+pub struct Neon<T>(T);
 
-impl Neon {
+impl<T: Tiles> Neon<T> {
     /// The proof, if it holds.
     pub fn detect() -> Option<Self> {
         let found = std::arch::is_aarch64_feature_detected!("neon")
             && std::arch::is_aarch64_feature_detected!("dotprod");
-        found.then_some(Self(()))
+        if found { T::detect().map(Self) } else { None }
+    }
+
+    /// The same without tiles.
+    pub fn without_tiles(self) -> Neon<NoTiles> {
+        Neon(NoTiles)
     }
 }
 
@@ -58,7 +65,7 @@ unsafe fn sdot(acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
 
 // SAFETY (every block below): `self` proves that the instructions exist; loads and stores go through
 // references to arrays of exactly the size of the access.
-impl Simd for Neon {
+impl<T: Tiles> Simd for Neon<T> {
     type F = F;
     type I = I;
 
@@ -348,5 +355,20 @@ impl Simd for Neon {
             }
         }
         acc
+    }
+
+    #[inline(always)]
+    fn open_tiles(self) {
+        self.0.open();
+    }
+
+    #[inline(always)]
+    fn close_tiles(self) {
+        self.0.close();
+    }
+
+    #[inline(always)]
+    fn panel(self, panel: &Panel<'_>, out: &mut Patch<'_>, onto: Onto) -> bool {
+        self.0.panel(panel, out, onto)
     }
 }
