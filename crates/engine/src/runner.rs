@@ -353,8 +353,8 @@ where
 
     fn open(&mut self) -> Result<SeqId> {
         let index = self.free()?;
-        let rows = self.core.model.limits.page_rows;
-        let sequence = Sequence::open(&mut self.core.device, SlotId(index as u32), rows)?;
+        let core = &mut self.core;
+        let sequence = Sequence::open(&core.model, &mut core.device, SlotId(index as u32))?;
         Ok(self.install(index, Open::new(sequence, Vec::new())))
     }
 
@@ -448,8 +448,7 @@ where
         }
         let core = &mut self.core;
         let slot = SlotId(index as u32);
-        let rows = core.model.limits.page_rows;
-        let mut sequence = Sequence::open(&mut core.device, slot, rows)?;
+        let mut sequence = Sequence::open(&core.model, &mut core.device, slot)?;
         let (device, pages) = (&mut core.device, &mut core.pages);
         let loaded = sequence.load(device, pages, &saved.tokens, saved.draft_rows, &blocks);
         if let Err(error) = loaded {

@@ -66,14 +66,13 @@ impl<D: Device> Runner<D> {
         let source = FileSource::open(store, &[]).unwrap();
         let bank = device.bank(slots, source.layout()).unwrap();
         let experts = Experts::new(bank, source, Streaming::default()).unwrap();
-        let sequence = Sequence::open(&mut device, SlotId(0), model.limits.page_rows).unwrap();
+        let sequence = Sequence::open(&model, &mut device, SlotId(0)).unwrap();
         Self { device, model, experts, pages: Pages::new(PAGES), sequence }
     }
 
     /// Starts over.
     pub fn reset(&mut self) {
-        let rows = self.model.limits.page_rows;
-        let fresh = Sequence::open(&mut self.device, SlotId(0), rows).unwrap();
+        let fresh = Sequence::open(&self.model, &mut self.device, SlotId(0)).unwrap();
         std::mem::replace(&mut self.sequence, fresh).close(&mut self.pages);
     }
 

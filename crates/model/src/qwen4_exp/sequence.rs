@@ -3,6 +3,7 @@
 //! Owns: lengths and page tables. Never: bytes of state (they are the device's).
 //! Invariants: `pages` covers every row run so far; a page that a pass may write has one owner.
 
+use super::weights::Model;
 use crate::batch::{Keep, MAX_TENTATIVE};
 use crate::device::{Device, PageId, SlotId};
 use crate::error::{Error, Result};
@@ -14,27 +15,30 @@ pub struct Sequence {
     pub(super) slot: SlotId,
     pub(super) tokens: Vec<u32>,
     pub(super) pages: Vec<PageId>,
-    /// Rows of the draft head made from true (hidden, next token) pairs.
+    /// Rows of the draft head made from true (hidden, next token) pairs; 0 without a head.
     pub(super) draft_rows: usize,
+    /// Whether there is a head, which writes its rows behind the trunk's.
+    has_head: bool,
     /// Tentative tokens of the last pass, not settled yet.
     pub(super) pending: Vec<u32>,
     page_rows: usize,
 }
 
 impl Sequence {
-    /// An empty sequence in a slot, whose state it resets.
+    /// An empty sequence of `model` in a slot, whose state it resets.
     ///
     /// # Errors
     /// When the device fails.
-    pub fn open<D: Device>(device: &mut D, slot: SlotId, page_rows: usize) -> Result<Self> {
+    pub fn open<D: Device>(model: &Model<D>, device: &mut D, slot: SlotId) -> Result<Self> {
         device.reset_slot(slot)?;
         Ok(Self {
             slot,
             tokens: Vec::new(),
             pages: Vec::new(),
             draft_rows: 0,
+            has_head: model.draft.is_some(),
             pending: Vec::new(),
-            page_rows,
+            page_rows: model.limits.page_rows,
         })
     }
 
@@ -51,6 +55,7 @@ impl Sequence {
             tokens: self.tokens.clone(),
             pages: self.pages.clone(),
             draft_rows: self.draft_rows,
+            has_head: self.has_head,
             pending: Vec::new(),
             page_rows: self.page_rows,
         })
@@ -139,7 +144,8 @@ impl Sequence {
         while self.pages.len() * self.page_rows < end {
             self.pages.push(pages.take()?);
         }
-        let first = self.tokens.len().min(self.draft_rows) / self.page_rows;
+        let first = if self.has_head { self.draft_rows } else { self.tokens.len() };
+        let first = first / self.page_rows;
         for page in &mut self.pages[first..] {
             if pages.is_shared(*page) {
                 let own = pages.take()?;

@@ -118,8 +118,7 @@ impl Loaded {
     /// Runs a prompt in chunks of at most `chunk` rows, with a fresh sequence.
     pub fn run(&mut self, ids: &[u32], chunk: usize) -> Run {
         self.device.trace = Sink::default();
-        let rows = self.model.limits.page_rows;
-        let mut sequence = Sequence::open(&mut self.device, SlotId(0), rows).unwrap();
+        let mut sequence = Sequence::open(&self.model, &mut self.device, SlotId(0)).unwrap();
         let mut run = Run::default();
         for ids in ids.chunks(chunk.min(ids.len())) {
             sequence.reserve(&mut self.device, &mut self.pages, ids.len()).unwrap();
@@ -178,8 +177,8 @@ impl Loaded {
     /// chained rows.
     pub fn draft(&mut self, prompt: &Prompt, chunk: usize) -> (Vec<f32>, Vec<f32>) {
         self.close();
-        let (ids, rows) = (&prompt.ids, self.model.limits.page_rows);
-        let mut sequence = Sequence::open(&mut self.device, SlotId(0), rows).unwrap();
+        let ids = &prompt.ids;
+        let mut sequence = Sequence::open(&self.model, &mut self.device, SlotId(0)).unwrap();
         sequence.reserve(&mut self.device, &mut self.pages, ids.len()).unwrap();
         self.sequence = Some(sequence);
         let mut next = ids[1..].to_vec();

@@ -56,8 +56,7 @@ impl Loaded {
     }
 
     fn open(&mut self, slot: u32) -> Sequence {
-        let rows = self.model.limits.page_rows;
-        let mut sequence = Sequence::open(&mut self.device, SlotId(slot), rows).unwrap();
+        let mut sequence = Sequence::open(&self.model, &mut self.device, SlotId(slot)).unwrap();
         sequence.reserve(&mut self.device, &mut self.pages, TOKENS).unwrap();
         sequence
     }
@@ -143,4 +142,33 @@ fn saved_state_holds_both_devices() {
     }
     bytes.push(0);
     assert!(matches!(loaded.device.load_slot(SlotId(1), &bytes), Err(Error::State { .. })));
+}
+
+/// Pages of its own that a fork of two pages and a half takes before its next row.
+fn copied(draft: LoadDraft) -> usize {
+    let (_dir, store) = store();
+    let mut device = Reference::new(store.config().eps);
+    let rows = 5 * Model::<Reference>::page_rows(store.config()) / 2;
+    let model = Model::load(&store, &mut device, draft, (rows, 2, 9)).unwrap();
+    let source = FileSource::open(&store, &[]).unwrap();
+    let bank = device.bank(4, source.layout()).unwrap();
+    let mut experts = Experts::new(bank, source, Streaming::default()).unwrap();
+    let mut pages = Pages::new(9);
+    let mut sequence = Sequence::open(&model, &mut device, SlotId(0)).unwrap();
+    sequence.reserve(&mut device, &mut pages, rows).unwrap();
+    let tokens: Vec<u32> = (0..rows).map(|i| (i % model.config.vocab) as u32).collect();
+    let mut input = Input::default();
+    input.push(&model, &mut sequence, &tokens, Keep::All);
+    model.trunk(&mut device, &mut experts, &input).unwrap();
+    let mut fork = sequence.fork(&mut device, &mut pages, SlotId(1)).unwrap();
+    let before = pages.available();
+    fork.reserve(&mut device, &mut pages, 1).unwrap();
+    before - pages.available()
+}
+
+#[test]
+fn a_fork_copies_the_pages_that_it_can_write() {
+    assert_eq!(copied(LoadDraft::No), 1);
+    // The head has made no row yet.
+    assert_eq!(copied(LoadDraft::Yes), 3);
 }
