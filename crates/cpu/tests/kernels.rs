@@ -232,3 +232,45 @@ fn float_products_follow_the_definition_bit_for_bit_and_are_near_the_exact_ones(
         }
     }
 }
+
+struct Sums<'a>(&'a [[f32; 16]; 16]);
+
+impl Op for Sums<'_> {
+    /// Sixteen sums at once, and one by one.
+    type Output = ([f32; 16], [f32; 16]);
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Self::Output {
+        let mut out = ([0.0; 16], [0.0; 16]);
+        let mut all = [s.splat(0.0); 16];
+        for (i, v) in self.0.iter().enumerate() {
+            all[i] = s.load(v);
+            out.1[i] = s.sum(all[i]);
+        }
+        s.store(s.sums(all), &mut out.0);
+        out
+    }
+}
+
+#[test]
+fn sums_at_once_are_those_one_by_one() {
+    let mut r = Random(7);
+    for _ in 0..100 {
+        let values: Vec<f32> = (0..256).map(|_| r.normal() * (r.unit() * 20.0).exp2()).collect();
+        let mut rows = [[0.0; 16]; 16];
+        rows.as_flattened_mut().copy_from_slice(&values);
+        // Lane i with lane i+8, then i+4, i+2, i+1.
+        let tree = |v: &[f32; 16]| {
+            let mut v = *v;
+            for half in [8, 4, 2, 1] {
+                (0..half).for_each(|i| v[i] += v[i + half]);
+            }
+            v[0]
+        };
+        let expected = rows.each_ref().map(tree);
+        for isa in Isa::available() {
+            let (at_once, singly) = arch(isa).run(Sums(&rows));
+            assert!(same(&at_once, &expected) && same(&singly, &expected), "{}", isa.name());
+        }
+    }
+}

@@ -96,8 +96,11 @@ impl<'a, E> Rows<'a, E> {
     /// Row `index` of the sequence.
     #[inline(always)]
     pub fn row(&self, index: usize) -> &'a [[E; LANES]] {
-        let page = self.pages[index / self.page_rows].0 as usize;
-        let at = page * self.page_len + self.offset + index % self.page_rows * self.width;
+        // Narrow division is several times faster on most processors.
+        let (index, page_rows) = (index as u32, self.page_rows as u32);
+        let page = self.pages[(index / page_rows) as usize].0 as usize;
+        let in_page = (index % page_rows) as usize;
+        let at = page * self.page_len + self.offset + in_page * self.width;
         self.data[at..at + self.width].as_chunks().0
     }
 }
@@ -119,9 +122,26 @@ fn scores<S: Simd, E: Element, const T: usize, const H: usize>(
         }
     }
     let mut out = [[0.0; H]; T];
-    for t in 0..T {
-        for h in 0..H {
-            out[t][h] = s.sum(acc[t][h]);
+    if T * H == LANES {
+        let mut all = [s.splat(0.0); LANES];
+        // Number by number: a copy of the array would keep the sums in memory throughout.
+        for t in 0..T {
+            for h in 0..H {
+                all[(t * H + h) % LANES] = acc[t][h];
+            }
+        }
+        let mut sums = [0.0; LANES];
+        s.store(s.sums(all), &mut sums);
+        for t in 0..T {
+            for h in 0..H {
+                out[t][h] = sums[(t * H + h) % LANES];
+            }
+        }
+    } else {
+        for t in 0..T {
+            for h in 0..H {
+                out[t][h] = s.sum(acc[t][h]);
+            }
         }
     }
     out
@@ -149,10 +169,9 @@ impl<E: Element> Op for BlockScores<'_, E> {
         let (fours, rest) = self.out.as_chunks_mut::<TOGETHER>();
         let left = self.first + fours.len() * TOGETHER;
         for (i, out) in fours.iter_mut().enumerate() {
-            let rows = std::array::from_fn::<_, TOGETHER, _>(
-                #[inline(always)]
-                |t| self.keys.row(self.first + i * TOGETHER + t),
-            );
+            let (keys, at) = (self.keys, self.first + i * TOGETHER);
+            // Spelled out: `from_fn` is a call per row.
+            let rows = [keys.row(at), keys.row(at + 1), keys.row(at + 2), keys.row(at + 3)];
             block_scores(s, rows, heads, query, out);
         }
         for (i, out) in rest.iter_mut().enumerate() {

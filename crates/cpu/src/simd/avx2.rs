@@ -177,6 +177,39 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn sums(self, v: [F; 16]) -> F {
+        // As in the wider shell, eight vectors at a time, after their own halves have been added.
+        // SAFETY: see above.
+        unsafe {
+            let mut halves = [_mm256_setzero_ps(); 2];
+            for (half, out) in halves.iter_mut().enumerate() {
+                let mut pairs = [_mm256_setzero_ps(); 4];
+                for (i, out) in pairs.iter_mut().enumerate() {
+                    let (a, b) = (v[8 * half + i], v[8 * half + 4 + i]);
+                    let (a, b) = (_mm256_add_ps(a[0], a[1]), _mm256_add_ps(b[0], b[1]));
+                    *out = _mm256_add_ps(
+                        _mm256_permute2f128_ps::<0x20>(a, b),
+                        _mm256_permute2f128_ps::<0x31>(a, b),
+                    );
+                }
+                let mut fours = [_mm256_setzero_ps(); 2];
+                for (i, out) in fours.iter_mut().enumerate() {
+                    let a = _mm256_castps_pd(pairs[2 * i]);
+                    let b = _mm256_castps_pd(pairs[2 * i + 1]);
+                    *out = _mm256_add_ps(
+                        _mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+                        _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)),
+                    );
+                }
+                let [a, b] = fours;
+                *out =
+                    _mm256_add_ps(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b));
+            }
+            halves
+        }
+    }
+
+    #[inline(always)]
     fn first(self, v: F) -> f32 {
         // SAFETY: see above.
         unsafe { _mm256_cvtss_f32(v[0]) }

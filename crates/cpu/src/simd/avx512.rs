@@ -164,6 +164,43 @@ impl<T: Tiles> Simd for Avx512<T> {
     }
 
     #[inline(always)]
+    fn sums(self, v: [__m512; 16]) -> __m512 {
+        // A transposition that adds as it goes: halves, quarters, pairs, neighbours. Lane 4 k + j of the
+        // result comes from the vector that went in as 4 j + k.
+        // SAFETY: see above.
+        unsafe {
+            let mut pairs = [_mm512_setzero_ps(); 8];
+            for i in 0..8 {
+                let (a, b) = (2 * i, 2 * i + 1);
+                let (a, b) = (v[a % 4 * 4 + a / 4], v[b % 4 * 4 + b / 4]);
+                pairs[i] = _mm512_add_ps(
+                    _mm512_shuffle_f32x4::<0x44>(a, b),
+                    _mm512_shuffle_f32x4::<0xee>(a, b),
+                );
+            }
+            let mut fours = [_mm512_setzero_ps(); 4];
+            for i in 0..4 {
+                let (a, b) = (pairs[2 * i], pairs[2 * i + 1]);
+                fours[i] = _mm512_add_ps(
+                    _mm512_shuffle_f32x4::<0x88>(a, b),
+                    _mm512_shuffle_f32x4::<0xdd>(a, b),
+                );
+            }
+            let mut eights = [_mm512_setzero_ps(); 2];
+            for i in 0..2 {
+                let a = _mm512_castps_pd(fours[2 * i]);
+                let b = _mm512_castps_pd(fours[2 * i + 1]);
+                eights[i] = _mm512_add_ps(
+                    _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                    _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)),
+                );
+            }
+            let [a, b] = eights;
+            _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b))
+        }
+    }
+
+    #[inline(always)]
     fn first(self, v: __m512) -> f32 {
         // SAFETY: see above.
         unsafe { _mm512_cvtss_f32(v) }

@@ -72,6 +72,14 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn of_bits(self, v: Self::I) -> Self::F;
     /// Sum by the fixed tree: lane i + lane i+8, then i+4, i+2, i+1.
     fn sum(self, v: Self::F) -> f32;
+    /// The sums of sixteen vectors, each as [`Self::sum`], the first in lane 0.
+    #[inline(always)]
+    fn sums(self, v: [Self::F; LANES]) -> Self::F {
+        self.load(&v.map(
+            #[inline(always)]
+            |v| self.sum(v),
+        ))
+    }
     /// Lane 0.
     fn first(self, v: Self::F) -> f32;
 
