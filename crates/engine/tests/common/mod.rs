@@ -24,6 +24,13 @@ pub struct Packed {
     _dir: Option<tempfile::TempDir>,
 }
 
+impl Packed {
+    /// A store within `dir`.
+    pub fn new(store: Arc<Store>, dir: tempfile::TempDir) -> Self {
+        Self { store, _dir: Some(dir) }
+    }
+}
+
 /// The bundled pocket model.
 pub fn pocket() -> Packed {
     let store = Store::open(&root().join("assets/pocket")).expect("the bundled model opens");
