@@ -4,6 +4,7 @@
 //! the environment (see `settings` and `plan`).
 
 pub mod bench;
+pub mod eval;
 pub mod export;
 pub mod synth;
 
@@ -39,6 +40,8 @@ pub enum Command {
     Export(export::ExportArgs),
     /// Measure the speed of prefill and decode
     Bench(Box<bench::BenchArgs>),
+    /// Perplexity of a text, and how far the model is from the exact reference or another store
+    Eval(Box<eval::EvalArgs>),
     /// Write a model of random weights of any geometry, for benchmarks
     Synth(synth::SynthArgs),
     /// Print a completion script for a shell
@@ -109,6 +112,18 @@ pub struct ComputeArgs {
     /// Instruction set of the cpu device [default: the best this machine has]
     #[arg(long, value_name = "NAME")]
     pub isa: Option<String>,
+    /// How the cpu device keeps keys and values [default: f16]
+    #[arg(long, value_enum, value_name = "NUMBERS")]
+    pub kv: Option<KvName>,
+}
+
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvName {
+    /// Half precision.
+    F16,
+    /// Single precision.
+    F32,
 }
 
 /// Arguments about how tokens are drawn. Defaults come from the model's generation_config.json.

@@ -2,12 +2,12 @@
 //!
 //! Owns: the only place where a device is chosen and joined to the engine. Never: what devices do.
 
-use crate::args::{ComputeArgs, DeviceName, ModelArgs};
+use crate::args::{ComputeArgs, DeviceName, KvName, ModelArgs};
 use crate::cores;
 use crate::exit::usage;
 use crate::plan::Copies;
 use anyhow::{Context as _, bail};
-use cherenkov_cpu::{CpuDevice, CpuOptions, Isa};
+use cherenkov_cpu::{CpuDevice, CpuOptions, Isa, KvPrecision};
 use cherenkov_engine::{Engine, Options, Rewrite, Runner};
 use cherenkov_experts::Streaming;
 use cherenkov_format::Store;
@@ -27,6 +27,15 @@ pub struct Instruments {
     pub rewrite: Option<Rewrite>,
 }
 
+impl From<KvName> for KvPrecision {
+    fn from(name: KvName) -> Self {
+        match name {
+            KvName::F16 => Self::F16,
+            KvName::F32 => Self::F32,
+        }
+    }
+}
+
 /// A device that can be made on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
@@ -36,6 +45,8 @@ pub enum Choice {
         threads: usize,
         /// Instruction set.
         isa: Isa,
+        /// How keys and values are kept.
+        kv: KvPrecision,
     },
     /// The exact reference.
     Reference,
@@ -49,13 +60,19 @@ impl Choice {
     pub fn of(device: DeviceName, args: &ComputeArgs) -> anyhow::Result<Self> {
         match device {
             DeviceName::Gpu => bail!("--device gpu: not built yet; expected cpu or reference"),
-            DeviceName::Reference if args.threads.is_some() || args.isa.is_some() => {
-                Err(usage("--threads and --isa belong to --device cpu; the reference has neither"))
+            DeviceName::Reference
+                if args.threads.is_some() || args.isa.is_some() || args.kv.is_some() =>
+            {
+                Err(usage(
+                    "--threads, --isa and --kv belong to --device cpu; the reference has none of them",
+                ))
             }
             DeviceName::Reference => Ok(Self::Reference),
             DeviceName::Cpu => {
                 let isa = args.isa.as_deref().map_or(Ok(Isa::detect()), isa)?;
-                Ok(Self::Cpu { threads: args.threads.unwrap_or_else(cores::performance), isa })
+                let threads = args.threads.unwrap_or_else(cores::performance);
+                let kv = args.kv.map(KvPrecision::from).unwrap_or_default();
+                Ok(Self::Cpu { threads, isa, kv })
             }
         }
     }
@@ -63,7 +80,9 @@ impl Choice {
     /// The device and how it was made, for people.
     pub fn describe(self) -> String {
         match self {
-            Self::Cpu { threads, isa } => format!("cpu ({}, {threads} threads)", isa.name()),
+            Self::Cpu { threads, isa, kv } => {
+                format!("cpu ({}, {threads} threads, {} keys and values)", isa.name(), kv.name())
+            }
             Self::Reference => "reference".to_owned(),
         }
     }
@@ -84,8 +103,8 @@ impl Choice {
                 let device = Reference::new(store.config().eps);
                 measured(store, device, options, streaming, instruments)
             }
-            Self::Cpu { threads, isa } => {
-                measured(store, cpu(store, threads, isa)?, options, streaming, instruments)
+            Self::Cpu { threads, isa, kv } => {
+                measured(store, cpu(store, threads, isa, kv)?, options, streaming, instruments)
             }
         }
     }
@@ -111,8 +130,8 @@ impl Choice {
                     load(store, device, options, streaming, None)
                 }
             },
-            Self::Cpu { threads, isa } => {
-                let device = cpu(store, threads, isa)?;
+            Self::Cpu { threads, isa, kv } => {
+                let device = cpu(store, threads, isa, kv)?;
                 match copies {
                     Copies::Single => load(store, device, options, streaming, None),
                     Copies::Checked => {
@@ -151,8 +170,8 @@ fn isa(name: &str) -> anyhow::Result<Isa> {
     })
 }
 
-fn cpu(store: &Store, threads: usize, isa: Isa) -> anyhow::Result<CpuDevice> {
-    let options = CpuOptions { isa, ..CpuOptions::new(threads, store.config().eps) };
+fn cpu(store: &Store, threads: usize, isa: Isa, kv: KvPrecision) -> anyhow::Result<CpuDevice> {
+    let options = CpuOptions { isa, kv, ..CpuOptions::new(threads, store.config().eps) };
     CpuDevice::new(options).context("cannot start the cpu device")
 }
 

@@ -13,6 +13,7 @@ mod check;
 mod cores;
 mod device;
 mod dirs;
+mod eval;
 mod exit;
 mod export;
 mod generate;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Pack(args) => pack::run(args),
         Command::Check(args) => check::run(args),
         Command::Bench(args) => bench::run(&args),
+        Command::Eval(args) => eval::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Completions(args) => args::completions(args.shell),

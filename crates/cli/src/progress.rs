@@ -1,4 +1,4 @@
-//! Progress of long work on bytes.
+//! Progress of long work.
 //!
 //! Owns: the bar on a terminal, the line now and then elsewhere. Never: the work.
 
@@ -17,30 +17,72 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 const TEMPLATE: &str = "{msg:9} [{bar:32}] {percent:>3}% {bytes:>10} of {total_bytes:<10} \
                         {bytes_per_sec:>12}, {eta} left";
 const STEPS_TEMPLATE: &str = "{msg:9} [{bar:32}] {pos} of {len}";
+const TOKENS_TEMPLATE: &str = "{msg:9} [{bar:32}] {percent:>3}% {pos} of {len} tokens, {eta} left";
+
+/// What a stretch of work counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    Bytes,
+    Steps,
+    Tokens,
+}
+
+impl Counted {
+    fn template(self) -> &'static str {
+        match self {
+            Self::Bytes => TEMPLATE,
+            Self::Steps => STEPS_TEMPLATE,
+            Self::Tokens => TOKENS_TEMPLATE,
+        }
+    }
+
+    fn spelled(self, count: u64) -> String {
+        match self {
+            Self::Bytes => terminal::bytes(count),
+            Self::Steps => count.to_string(),
+            Self::Tokens => format!("{count} tokens"),
+        }
+    }
+}
+
+/// Work under one name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stretch {
+    name: &'static str,
+    counted: Counted,
+}
+
+impl From<Stage> for Stretch {
+    fn from(stage: Stage) -> Self {
+        let (name, counted) = match stage {
+            Stage::Inspect => ("inspect", Counted::Steps),
+            Stage::Resume => ("resume", Counted::Bytes),
+            Stage::Convert => ("convert", Counted::Bytes),
+            Stage::Sync => ("sync", Counted::Steps),
+            Stage::Publish => ("publish", Counted::Steps),
+            Stage::Verify => ("verify", Counted::Bytes),
+        };
+        Self { name, counted }
+    }
+}
+
+/// How far a stretch has come.
+#[derive(Clone, Copy)]
+struct Count {
+    done: u64,
+    total: u64,
+    /// Part of `done` that was there when the stretch began.
+    skipped: u64,
+}
 
 /// Shows where an operation stands, and stops it on Ctrl-C.
 pub struct Meter {
     interrupt: Interrupt,
-    stage: Option<Stage>,
+    stretch: Option<Stretch>,
     began: Instant,
     shown: Option<Instant>,
     /// On a terminal.
     bar: Option<ProgressBar>,
-}
-
-fn name(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Inspect => "inspect",
-        Stage::Resume => "resume",
-        Stage::Convert => "convert",
-        Stage::Sync => "sync",
-        Stage::Publish => "publish",
-        Stage::Verify => "verify",
-    }
-}
-
-fn counts_bytes(stage: Stage) -> bool {
-    matches!(stage, Stage::Resume | Stage::Convert | Stage::Verify)
 }
 
 impl Meter {
@@ -49,7 +91,7 @@ impl Meter {
         let bar = terminal::stderr_is_terminal()
             .then(|| ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10)));
         let interrupt = interrupt.clone();
-        Self { interrupt, stage: None, began: Instant::now(), shown: None, bar }
+        Self { interrupt, stretch: None, began: Instant::now(), shown: None, bar }
     }
 
     /// Seconds since the meter was made.
@@ -64,29 +106,43 @@ impl Meter {
         }
     }
 
-    fn enter(&mut self, status: Status) {
-        self.stage = Some(status.stage);
+    /// Shows how many tokens of a text have been dealt with.
+    pub fn tokens(&mut self, name: &'static str, done: u64, total: u64) {
+        self.show(Stretch { name, counted: Counted::Tokens }, Count { done, total, skipped: 0 });
+    }
+
+    fn show(&mut self, stretch: Stretch, count: Count) {
+        if self.stretch != Some(stretch) {
+            self.enter(stretch, count);
+        }
+        match &self.bar {
+            Some(bar) => bar.set_position(count.done),
+            None => self.line(stretch, count),
+        }
+    }
+
+    fn enter(&mut self, stretch: Stretch, count: Count) {
+        self.stretch = Some(stretch);
         self.shown = Some(Instant::now());
         let Some(bar) = &self.bar else { return };
-        let template = if counts_bytes(status.stage) { TEMPLATE } else { STEPS_TEMPLATE };
-        let style = ProgressStyle::with_template(template).expect("the template is a constant");
-        bar.set_style(style.progress_chars("=> "));
-        bar.set_message(name(status.stage));
-        bar.set_length(status.total);
+        let style = ProgressStyle::with_template(stretch.counted.template());
+        bar.set_style(style.expect("the template is a constant").progress_chars("=> "));
+        bar.set_message(stretch.name);
+        bar.set_length(count.total);
         // What was there before says nothing about speed.
-        bar.set_position(status.skipped);
+        bar.set_position(count.skipped);
         bar.reset_eta();
         bar.reset_elapsed();
     }
 
-    fn line(&mut self, status: Status) {
+    fn line(&mut self, Stretch { name, counted }: Stretch, count: Count) {
         let due = self.shown.is_none_or(|at| at.elapsed() >= LINE_EVERY);
-        if !due || !counts_bytes(status.stage) {
+        if !due || counted == Counted::Steps {
             return;
         }
         self.shown = Some(Instant::now());
-        let (done, total) = (terminal::bytes(status.done), terminal::bytes(status.total));
-        note(&format!("{}: {done} of {total}", name(status.stage)));
+        let (done, total) = (counted.spelled(count.done), counted.spelled(count.total));
+        note(&format!("{name}: {done} of {total}"));
     }
 }
 
@@ -118,13 +174,8 @@ pub fn run<R>(
 
 impl Progress for Meter {
     fn update(&mut self, status: Status) -> ControlFlow<()> {
-        if self.stage != Some(status.stage) {
-            self.enter(status);
-        }
-        match &self.bar {
-            Some(bar) => bar.set_position(status.done),
-            None => self.line(status),
-        }
+        let Status { stage, done, total, skipped } = status;
+        self.show(stage.into(), Count { done, total, skipped });
         if self.interrupt.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }

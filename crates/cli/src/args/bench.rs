@@ -2,7 +2,7 @@
 //!
 //! Owns: names, help texts and what contradicts what. Never: measuring.
 
-use super::{ModelArgs, positive};
+use super::{KvName, ModelArgs, positive};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -36,6 +36,9 @@ pub struct BenchArgs {
     /// Instruction sets of the cpu device [default: the best this machine has]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub isa: Vec<String>,
+    /// How the cpu device keeps keys and values [default: f16]
+    #[arg(long, value_enum, value_name = "NUMBERS,...", value_delimiter = ',')]
+    pub kv: Vec<KvName>,
     /// Drafts per step of the decode; prefill is measured with the draft head only if the first is
     /// not 0
     #[arg(long, value_name = "N,...", default_value = "0", value_delimiter = ',')]

@@ -60,8 +60,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let mut report = Report::new(args, &store, &session.tokens, &session.cost);
     for isa in options_of(&args.isa) {
         for threads in options_of(&args.threads) {
-            let compute = ComputeArgs { threads, isa: isa.clone() };
-            session.configuration(Choice::of(args.model.device, &compute)?, &mut report)?;
+            for kv in options_of(&args.kv) {
+                let compute = ComputeArgs { threads, isa: isa.clone(), kv };
+                session.configuration(Choice::of(args.model.device, &compute)?, &mut report)?;
+            }
         }
     }
     report.write(args)
@@ -82,8 +84,9 @@ fn check(args: &BenchArgs) -> anyhow::Result<()> {
     if args.prompt.0.is_empty() && args.generate.0.is_empty() {
         return Err(usage("nothing to measure: --prompt and --generate are both none"));
     }
-    if args.model.device != DeviceName::Cpu && !(args.threads.is_empty() && args.isa.is_empty()) {
-        return Err(usage("--threads and --isa belong to --device cpu"));
+    let computing = args.threads.is_empty() && args.isa.is_empty() && args.kv.is_empty();
+    if args.model.device != DeviceName::Cpu && !computing {
+        return Err(usage("--threads, --isa and --kv belong to --device cpu"));
     }
     Ok(())
 }
@@ -189,7 +192,7 @@ impl Session<'_> {
 
 /// The read that decode is compared with; only the cpu device has one.
 fn plain_read(device: Choice) -> anyhow::Result<Option<PlainRead>> {
-    let Choice::Cpu { threads, isa } = device else { return Ok(None) };
+    let Choice::Cpu { threads, isa, .. } = device else { return Ok(None) };
     let stretch = (memory::available() / 32).min(READ_BYTES_MAX) as usize;
     PlainRead::new(threads, isa, READ_STRETCHES, stretch).context("cannot start threads")
 }

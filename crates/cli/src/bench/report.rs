@@ -52,7 +52,7 @@ fn spread(values: &[f64]) -> f64 {
 }
 
 const COLUMNS: &str =
-    "test     depth  drafts  threads  isa         tokens/s  spread   roofline  acceptance";
+    "test     depth  drafts  threads  isa         kv    tokens/s  spread   roofline  acceptance";
 
 impl Row {
     fn name(&self) -> String {
@@ -82,10 +82,21 @@ impl Row {
     }
 }
 
-fn isa_and_threads(device: Choice) -> (String, Option<usize>) {
-    match device {
-        Choice::Cpu { threads, isa } => (isa.name().to_owned(), Some(threads)),
-        other => (other.describe(), None),
+/// How a device was made.
+struct Made {
+    isa: String,
+    threads: Option<usize>,
+    kv: Option<&'static str>,
+}
+
+impl From<Choice> for Made {
+    fn from(device: Choice) -> Self {
+        match device {
+            Choice::Cpu { threads, isa, kv } => {
+                Self { isa: isa.name().to_owned(), threads: Some(threads), kv: Some(kv.name()) }
+            }
+            other => Self { isa: other.describe(), threads: None, kv: None },
+        }
     }
 }
 
@@ -149,11 +160,12 @@ impl Report {
 
     /// One measurement as a line of the table.
     pub fn line(&self, device: Choice, row: &Row) -> String {
-        let (isa, threads) = isa_and_threads(device);
+        let Made { isa, threads, kv } = device.into();
         let threads = threads.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        let kv = kv.unwrap_or("-");
         let rates = row.rates();
         let mut line = format!(
-            "{:<8} {:>5}  {:>6}  {threads:>7}  {isa:<10} {:>9.2}  {:>5.1} %  {:>8}  {:>10}",
+            "{:<8} {:>5}  {:>6}  {threads:>7}  {isa:<10}  {kv:<3} {:>9.2}  {:>5.1} %  {:>8}  {:>10}",
             row.name(),
             row.depth,
             row.drafts,
@@ -214,16 +226,16 @@ impl Report {
             100.0 * rest / total
         );
         self.profile_tables += &table;
-        let (isa, threads) = isa_and_threads(device);
+        let Made { isa, threads, kv } = device.into();
         self.profiles.push(json!({
             "test": row.name(), "depth": row.depth, "drafts": row.drafts, "isa": isa,
-            "threads": threads, "tokens": tokens, "seconds": total, "between_seconds": rest,
-            "verbs": verbs,
+            "threads": threads, "kv": kv, "tokens": tokens, "seconds": total,
+            "between_seconds": rest, "verbs": verbs,
         }));
     }
 
     fn row_json(&self, (device, row): &(Choice, Row)) -> Value {
-        let (isa, threads) = isa_and_threads(*device);
+        let Made { isa, threads, kv } = (*device).into();
         let rates = row.rates();
         let (offered, hits): (Vec<u64>, Vec<u64>) = row.accepted.iter().copied().unzip();
         json!({
@@ -233,6 +245,7 @@ impl Report {
             "drafts": row.drafts,
             "isa": isa,
             "threads": threads,
+            "kv": kv,
             "tokens_per_second": median(&rates),
             "spread": spread(&rates),
             "samples": rates,

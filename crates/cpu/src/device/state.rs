@@ -166,6 +166,16 @@ pub enum KvPrecision {
     F32,
 }
 
+impl KvPrecision {
+    /// Name, as on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::F32 => "f32",
+        }
+    }
+}
+
 /// Numbers of a stored row: whole vectors.
 pub fn stored(width: usize) -> usize {
     width.next_multiple_of(crate::simd::LANES)
