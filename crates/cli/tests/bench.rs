@@ -81,3 +81,27 @@ fn impossible_wishes_are_refused() {
     refused(&["bench", "--isa", "mmx"], 2, &["--isa mmx", "portable"]);
     refused(&["bench", "--device", "reference", "--threads", "2"], 2, &["--device cpu"]);
 }
+
+#[test]
+fn routes_are_recorded_and_replayed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("routes.txt");
+    let file = file.to_str().unwrap();
+    let recorded = figures(&["-n", "40", "--drafts", "1", "--trace", "--save-trace", file]);
+    assert_eq!((&recorded["layers"], &recorded["experts"]), (&9.into(), &48.into()));
+    let pools = recorded["pools"].as_array().unwrap();
+    for pool in pools {
+        let rate = |policy: &str| number(&pool["hit_rates"][policy]["steps"]);
+        let (lru, fading, best) = (rate("lru"), rate("fading"), rate("belady"));
+        assert!(lru <= best && fading <= best && best <= 1.0, "{pool}");
+    }
+    let quarter = pools.iter().find(|p| p["percent"] == 25).unwrap();
+    assert_eq!(quarter["slots"], 108);
+    let rates = &quarter["hit_rates"];
+    assert!(number(&rates["fading"]["steps"]) > number(&rates["lru"]["steps"]), "{quarter}");
+    // The file alone gives the same figures, and is text that can be read.
+    assert_eq!(figures(&["--trace", file]), recorded);
+    std::fs::write(file, "cherenkov-routes 1\nlayers 9 experts 48\n0 4 1 2 3 48\n").unwrap();
+    refused(&["bench", "--trace", file], 1, &["routes.txt", "line 3"]);
+    refused(&["bench", "--save-trace", file], 2, &["--trace"]);
+}

@@ -18,10 +18,24 @@ pub struct Use {
     pub rows: u32,
 }
 
+/// What becomes of the records of a pass that wants more than the pool can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scans {
+    /// They go through a ring, and what others keep stays.
+    Ring,
+    /// They are treated as those of any pass.
+    AsOthers,
+}
+
 /// Says how long records are to be kept.
 pub trait Policy: Send {
     /// Short name for tables.
     fn name(&self) -> &'static str;
+
+    /// How large passes are treated.
+    fn scans(&self) -> Scans {
+        Scans::Ring
+    }
 
     /// A pass over the layers begins.
     fn pass(&mut self);
@@ -43,6 +57,10 @@ pub struct Lru {
 impl Policy for Lru {
     fn name(&self) -> &'static str {
         "lru"
+    }
+
+    fn scans(&self) -> Scans {
+        Scans::AsOthers
     }
 
     fn pass(&mut self) {}

@@ -9,7 +9,7 @@
 use crate::bank::{Bank, Slot};
 use crate::error::{Error, Result};
 use crate::lookahead::{Ahead, Lookahead, Origin, Outcome, Stops, Visit, Width};
-use crate::policy::{Fading, Policy, Use};
+use crate::policy::{Fading, Policy, Scans, Use};
 use crate::pool::{Line, Pool, Press, Taker};
 use crate::queue::Priority;
 use crate::readers::{Clock, Done, Readers, Reads};
@@ -129,6 +129,11 @@ impl<B: Bank> Experts<B> {
         total
     }
 
+    /// Totals of one layer so far.
+    pub(crate) fn layer_counters(&self, layer: u32) -> Counters {
+        self.tally.layers()[layer as usize]
+    }
+
     /// Everything counted so far.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
@@ -161,7 +166,8 @@ impl<B: Bank> Experts<B> {
         }
         let (_, per_layer) = self.source.shape();
         self.asked.layer = Some(layer);
-        self.asked.scan = wanted.len() * self.layers > self.pool.slots();
+        let large = wanted.len() * self.layers > self.pool.slots();
+        self.asked.scan = large && self.policy.scans() == Scans::Ring;
         self.asked.tails = wanted.iter().map(|(&expert, rows)| (expert, rows.tail)).collect();
         self.tally.layer(layer).selections += ids.len() as u64;
         self.settle_ahead(layer);

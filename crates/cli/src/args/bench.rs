@@ -66,6 +66,13 @@ pub struct BenchArgs {
     /// the decode
     #[arg(long)]
     pub verbs: bool,
+    /// Measure no speed: record which experts some conversations are routed to, or take a file with
+    /// such routes, and print how often a pool of several sizes would have held them under each policy
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["verbs", "force_acceptance"])]
+    pub trace: Option<Option<PathBuf>>,
+    /// Keep the recorded routes in a file, for --trace and for other programs
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    pub save_trace: Option<PathBuf>,
     /// Write everything as JSON to a file, or (`-`) to stdout instead of the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -134,7 +134,10 @@ impl Bench<'_> {
     }
 
     /// Feeds tokens so that every pass is a whole chunk: one token always stays pending.
-    fn run_prompt(&mut self, seq: SeqId, tokens: &[u32]) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// When the engine fails.
+    pub fn run_prompt(&mut self, seq: SeqId, tokens: &[u32]) -> anyhow::Result<()> {
         let chunk = self.engine.info().chunk;
         let first = usize::from(self.engine.tokens(seq)?.is_empty());
         let (head, rest) = tokens.split_at(tokens.len().min(chunk + first));
@@ -227,7 +230,10 @@ impl Bench<'_> {
     }
 
     /// Draws `count` tokens; nothing ends the answer.
-    fn generate(
+    ///
+    /// # Errors
+    /// When the engine fails.
+    pub fn generate(
         &mut self,
         seq: SeqId,
         before: &[u32],

@@ -10,6 +10,7 @@ mod force;
 mod machine;
 mod measure;
 mod report;
+mod routes;
 mod tokens;
 mod verbs;
 
@@ -57,6 +58,9 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         store: &store,
         interrupt: &interrupt,
     };
+    if let Some(file) = &args.trace {
+        return routes::run(&session, file.as_deref());
+    }
     let mut report = Report::new(args, &store, &session.tokens, &session.cost);
     for isa in options_of(&args.isa) {
         for threads in options_of(&args.threads) {

@@ -52,6 +52,16 @@ impl Tokens {
         }
     }
 
+    /// The prompts of several conversations.
+    ///
+    /// # Errors
+    /// When the store has no words.
+    pub fn conversations(store: &Store) -> anyhow::Result<Vec<Vec<u32>>> {
+        let mode = Mode::Chat { system: None, thinking: None };
+        let words = Words::open(store, &mode)?;
+        PROMPTS.iter().map(|text| Ok(words.prompt(text, &mode)?.ids)).collect()
+    }
+
     /// What is run, for people.
     pub fn name(&self) -> &'static str {
         match self {
