@@ -10,6 +10,7 @@ pub mod synth;
 
 use crate::exit;
 use cherenkov_experts::{Lookahead, READERS_DEFAULT};
+use cherenkov_format::Bits;
 use cherenkov_format::norms::NormOverride;
 use cherenkov_format::pack::Precision;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
@@ -82,6 +83,9 @@ pub struct ModelArgs {
     /// What computes
     #[arg(long, value_enum, default_value_t)]
     pub device: DeviceName,
+    /// Bits of routed experts, of those that the store has [default: the first that it was packed with]
+    #[arg(long, value_name = "BITS", value_parser = parse_code_bits)]
+    pub experts: Option<Bits>,
     /// Expert records held in memory [default: all that fit in half of the free memory]
     #[arg(long, value_name = "N", value_parser = positive())]
     pub pool: Option<usize>,
@@ -228,9 +232,13 @@ pub struct PackArgs {
     pub source: PathBuf,
     /// Directory of the store to make [default: SRC-cherenkov]
     pub out: Option<PathBuf>,
-    /// Bits of routed experts: 2, 3, 4, 8, or 16 for exact
-    #[arg(long, value_name = "BITS", default_value = "4", value_parser = parse_bits)]
-    pub experts: Precision,
+    /// Bits of routed experts: 2, 3, 4, 8, or 16 for exact; or a list such as 4,3,2, each in a file of
+    /// its own: the first one is used where a command does not say --experts
+    #[arg(
+        long, value_name = "BITS", default_value = "4", value_delimiter = ',',
+        value_parser = parse_bits
+    )]
+    pub experts: Vec<Precision>,
     /// Bits of everything dense: 2, 3, 4, 8, or 16 for exact
     #[arg(long, value_name = "BITS", default_value = "8", value_parser = parse_bits)]
     pub dense: Precision,
@@ -296,6 +304,11 @@ fn parse_bits(text: &str) -> Result<Precision, String> {
     let bits: u32 =
         text.parse().map_err(|_| format!("found `{text}`, expected 2, 3, 4, 8 or 16"))?;
     Precision::try_from(bits)
+}
+
+fn parse_code_bits(text: &str) -> Result<Bits, String> {
+    let bits: u32 = text.parse().map_err(|_| format!("found `{text}`, expected 2, 3, 4 or 8"))?;
+    Bits::try_from(bits)
 }
 
 fn parse_lookahead(text: &str) -> Result<Lookahead, String> {

@@ -25,7 +25,10 @@ pub fn store(args: &ModelArgs, interrupt: &Interrupt) -> anyhow::Result<Arc<Stor
         None => bundled::dir()?,
         Some(path) => from_path(path, args.yes, interrupt)?,
     };
-    let store = Store::open(&dir).with_context(|| format!("cannot open {}", dir.display()))?;
+    let mut store = Store::open(&dir).with_context(|| format!("cannot open {}", dir.display()))?;
+    if let Some(bits) = args.experts {
+        store.use_experts(bits).with_context(|| format!("--experts {}", bits.get()))?;
+    }
     Ok(Arc::new(store))
 }
 

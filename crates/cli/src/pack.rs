@@ -31,7 +31,8 @@ pub fn run(args: PackArgs) -> anyhow::Result<()> {
 
 fn options(args: &PackArgs) -> Options {
     Options {
-        experts: args.experts,
+        experts: args.experts[0],
+        other_experts: args.experts[1..].to_vec(),
         dense: args.dense,
         ngram: args.ngram,
         norms: args.norms.clone(),

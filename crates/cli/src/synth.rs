@@ -24,7 +24,8 @@ pub fn run(args: &SynthArgs) -> anyhow::Result<()> {
         ));
     }
     let options = Options {
-        experts: args.experts_bits,
+        experts: args.experts_bits[0],
+        other_experts: args.experts_bits[1..].to_vec(),
         dense: args.dense,
         ngram: args.ngram,
         seed: args.seed,

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{command, refused, run, store_copy, wordy_checkpoint};
+use common::{command, refused, run, store_copy, text_of, wordy_checkpoint};
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,33 @@ fn a_checkpoint_becomes_a_store_that_verifies() {
     let again = run(&[&pack[..], &["--force", "--threads", "1", "--drop-draft"]].concat());
     assert_eq!(again.code, 0, "{again:?}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing unfinished is left");
+}
+
+#[test]
+fn a_store_has_the_precisions_asked_for_and_a_run_chooses_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, out) = (checkpoint(), dir.path().join("store"));
+    let ended = run(&["pack", str(&source), str(&out), "--experts", "4,3,2"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    for word in ["experts.bin", "experts-3.bin", "experts-2.bin", "experts at 2 bits: relative rms"]
+    {
+        assert!(ended.err.contains(word), "no {word} in {}", ended.err);
+    }
+    let ended = run(&["check", "--store", str(&out)]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    for bits in ["2", "3", "4"] {
+        let ended = run(&["check", "--model", str(&out), "--experts", bits, "-n", "2"]);
+        assert_eq!(ended.code, 0, "{bits}: {ended:?}");
+    }
+    for bits in ["2", "4"] {
+        let bench = ["bench", "--model", str(&out), "--experts", bits, "--tokens", "random"];
+        let few = ["-p", "none", "-n", "2", "--repeat", "1", "--json", "-"];
+        let all: Value = serde_json::from_str(&text_of(&[&bench[..], &few].concat())).unwrap();
+        assert_eq!(all["model"]["experts"]["inner"]["bits"].to_string(), bits);
+    }
+    let eight = ["check", "--model", str(&out), "--experts", "8"];
+    refused(&eight, 1, &["--experts 8", "found 2, 3, 4 bits", "pack SRC --experts 4,8"]);
+    refused(&["check", "--model", str(&out), "--experts", "5"], 2, &["expected 2, 3, 4 or 8"]);
 }
 
 #[test]

@@ -25,9 +25,10 @@ pub struct Saved {
     pub draft_rows: usize,
 }
 
-/// Distinguishes models, devices and whether the draft head has state.
+/// Distinguishes models, precisions of experts, devices and whether the draft head has state.
 pub fn fingerprint(store: &Store, device: &str, draft: bool) -> u64 {
-    let text = format!("{:?} {device} {draft}", store.manifest());
+    let experts = store.experts().layout();
+    let text = format!("{:?} {experts:?} {device} {draft}", store.manifest());
     checksum(text.as_bytes())
 }
 

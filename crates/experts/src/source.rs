@@ -143,7 +143,7 @@ impl FileSource {
         let experts = store.experts();
         let mut files = vec![Box::new(DirectFile::open(experts.path())?) as Box<dyn RecordFile>];
         for dir in copies {
-            files.push(Box::new(DirectFile::open(&store.experts_copy(dir)?)?));
+            files.push(Box::new(DirectFile::open(&store.experts_copy(experts, dir)?)?));
         }
         let (layers, per_layer) = (experts.layers(), experts.per_layer());
         let each = (0..layers).flat_map(|l| (0..per_layer).map(move |e| (l, e)));

@@ -5,10 +5,12 @@
 //! to bf16; it is never larger than that of the plain rule (scale from the range, bias from the
 //! minimum). The same group gives the same result on every machine.
 //!
-//! The search: several ranges, from the full one inwards; for each, codes by rounding and scale and
-//! bias by least squares, alternately; then the bf16 neighbours of the best pair, until none is
-//! better. At 2 to 4 bits the inner ranges win (large values are clipped so that the many small
-//! ones get a finer grid); at 8 bits the neighbours do (bf16 is coarser than the grid there).
+//! The search: several ranges, from the full one inwards, then at 2 and 3 bits the best one with either
+//! end moved by itself, since groups are lopsided; for each, codes by rounding and scale and bias by
+//! least squares, alternately; then the bf16 neighbours of the best pair, until none is better. At 2
+//! to 4 bits the inner ranges win (large values are clipped so that the many small ones get a finer
+//! grid); at 8 bits the neighbours do (bf16 is coarser than the grid there). At 2 and 3 bits 98 % is
+//! found of what the best of 576 ranges gains over the plain rule (squared error, pocket model).
 
 use crate::encoding::Bits;
 use crate::float::{bf16_to_f32, f32_to_bf16};
@@ -50,6 +52,15 @@ fn factors(bits: Bits) -> &'static [f32] {
     }
 }
 
+/// By how much one end of the best range is moved, in the same unit.
+fn shifts(bits: Bits) -> &'static [f32] {
+    match bits {
+        Bits::B2 | Bits::B3 => &[-0.2, -0.1, 0.1, 0.2],
+        // A gain of a hundredth in the error for half as much time again.
+        Bits::B4 | Bits::B8 => &[],
+    }
+}
+
 /// Quantises one group.
 ///
 /// # Panics
@@ -65,9 +76,20 @@ pub fn quantise(values: &[f32], bits: Bits) -> Quantised {
     let plain = (f32_to_bf16((hi - lo) / max), f32_to_bf16(lo));
     let mut best = pair(values, plain, max);
     let middle = lo + (hi - lo) * 0.5;
-    for factor in factors(bits) {
-        let (from, to) = (middle + (lo - middle) * factor, middle + (hi - middle) * factor);
-        let found = refine(values, ((to - from) / max, from), max);
+    let within = |(low, high): (f32, f32)| {
+        let (from, to) = (middle + (lo - middle) * low, middle + (hi - middle) * high);
+        refine(values, ((to - from) / max, from), max)
+    };
+    let mut place = (1.0, 1.0);
+    for ends in factors(bits).iter().map(|&factor| (factor, factor)) {
+        let found = within(ends);
+        if found.error < best.error {
+            (best, place) = (found, ends);
+        }
+    }
+    let (low, high) = place;
+    for ends in shifts(bits).iter().flat_map(|by| [(low + by, high), (low, high + by)]) {
+        let found = within(ends);
         if found.error < best.error {
             best = found;
         }
@@ -351,7 +373,8 @@ mod tests {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
         };
-        for (bits, gain) in [(Bits::B2, 0.75), (Bits::B3, 0.9), (Bits::B4, 0.95), (Bits::B8, 0.995)]
+        for (bits, gain) in
+            [(Bits::B2, 0.715), (Bits::B3, 0.87), (Bits::B4, 0.95), (Bits::B8, 0.995)]
         {
             let (mut best, mut plain) = (0.0, 0.0);
             for _ in 0..200 {
@@ -366,6 +389,54 @@ mod tests {
             }
             let ratio = (best / plain).sqrt();
             assert!(ratio < gain, "{bits:?}: {ratio}");
+        }
+    }
+
+    /// The least error of the best of 576 ranges, with unrounded scale and bias.
+    fn exhaustive(values: &[f32], max: f64) -> f64 {
+        let x: Vec<f64> = values.iter().map(|&v| f64::from(v)).collect();
+        let (lo, hi) = x.iter().fold((f64::MAX, f64::MIN), |(a, b), &v| (a.min(v), b.max(v)));
+        let (middle, n) = ((lo + hi) / 2.0, x.len() as f64);
+        let mean = x.iter().sum::<f64>() / n;
+        let error = |low: usize, high: usize| {
+            let at = |end: f64, i: usize| middle + (end - middle) * (0.25 + 0.035 * i as f64);
+            let (mut bias, mut scale) = (at(lo, low), (at(hi, high) - at(lo, low)) / max);
+            let code = |v: f64, scale: f64, bias: f64| ((v - bias) / scale).round().clamp(0.0, max);
+            for _ in 0..12 {
+                let codes: Vec<f64> = x.iter().map(|&v| code(v, scale, bias)).collect();
+                let middle = codes.iter().sum::<f64>() / n;
+                let variance: f64 = codes.iter().map(|c| (c - middle).powi(2)).sum();
+                let pairs = codes.iter().zip(&x);
+                let covariance: f64 = pairs.map(|(c, v)| (c - middle) * (v - mean)).sum();
+                if variance > 0.0 && covariance > 0.0 {
+                    scale = covariance / variance;
+                    bias = mean - scale * middle;
+                }
+            }
+            let off = |&v: &f64| (v - code(v, scale, bias) * scale - bias).powi(2);
+            x.iter().map(off).sum::<f64>()
+        };
+        let ends = (0..24).flat_map(|low| (0..24).map(move |high| (low, high)));
+        ends.map(|(low, high)| error(low, high)).fold(f64::MAX, f64::min)
+    }
+
+    #[test]
+    fn the_search_comes_close_to_the_best_of_all_ranges() {
+        let mut state = 5u64;
+        let mut uniform = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+        };
+        for (bits, bar) in [(Bits::B2, 1.015), (Bits::B3, 1.025)] {
+            let (mut found, mut best) = (0.0, 0.0);
+            for _ in 0..60 {
+                let values: Vec<f32> =
+                    (0..64).map(|_| (0..6).map(|_| uniform()).sum::<f32>() * 0.02).collect();
+                found += quantise(&values, bits).error;
+                best += exhaustive(&values, f64::from(bits.max_code()));
+            }
+            let ratio = found / best;
+            assert!(ratio < bar, "{bits:?}: {ratio}");
         }
     }
 }

@@ -23,13 +23,16 @@ use std::path::Path;
 
 /// Value of the `format` field.
 pub const FORMAT: &str = "cherenkov-store";
-/// The version this code writes and reads.
+/// The version of a store that holds its experts at one precision.
 pub const VERSION: u32 = 1;
+/// The version of a store that holds its experts at several: readers of version 1 know nothing of
+/// [`Manifest::other_experts`] and refuse it.
+pub const VERSION_MANY: u32 = 2;
 /// Name of the manifest within a store.
 pub const MANIFEST_FILE: &str = "manifest.json";
 /// Name of the file of dense tensors.
 pub const DENSE_FILE: &str = "dense.bin";
-/// Name of the file of expert records.
+/// Name of the file of expert records at the default precision.
 pub const EXPERTS_FILE: &str = "experts.bin";
 /// Dense tensors start at multiples of this many bytes.
 pub const DENSE_ALIGN: u64 = 64;
@@ -50,13 +53,21 @@ pub fn ngram_file(index: usize) -> String {
     format!("ngram-{index}.bin")
 }
 
+/// Name of the file of expert records that have this layout beside the default one.
+pub fn other_experts_file(layout: &RecordLayout) -> String {
+    match layout.code_bits() {
+        Some(bits) => format!("experts-{}.bin", bits.get()),
+        None => "experts-16.bin".to_owned(),
+    }
+}
+
 /// Everything manifest.json says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// [`FORMAT`].
     pub format: String,
-    /// [`VERSION`].
+    /// [`VERSION`] or [`VERSION_MANY`].
     pub version: u32,
     /// Geometry and constants.
     pub config: Config,
@@ -64,8 +75,11 @@ pub struct Manifest {
     pub hash_tables: Vec<HashTable>,
     /// The dense tensors.
     pub dense: DenseSection,
-    /// The expert records.
+    /// The expert records at the default precision.
     pub experts: ExpertSection,
+    /// The same experts at other precisions; absent in version 1, some in version 2.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_experts: Vec<ExpertSection>,
     /// One n-gram table per PLE layer.
     pub ngram: Vec<NgramSection>,
     /// Tokenizer, template and generation config, copied as they were.
@@ -76,6 +90,13 @@ pub struct Manifest {
     pub source: SourceInfo,
     /// What the packer had to say.
     pub notes: Vec<String>,
+}
+
+impl Manifest {
+    /// The expert records at every precision, the default first.
+    pub fn all_experts(&self) -> impl Iterator<Item = &ExpertSection> {
+        std::iter::once(&self.experts).chain(&self.other_experts)
+    }
 }
 
 /// The file of dense tensors.
@@ -117,11 +138,11 @@ impl TensorEntry {
     }
 }
 
-/// The file of expert records.
+/// A file of expert records, all of one layout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpertSection {
-    /// [`EXPERTS_FILE`].
+    /// [`EXPERTS_FILE`], or see [`other_experts_file`].
     pub file: String,
     /// Length of the file.
     pub bytes: u64,
@@ -248,18 +269,19 @@ pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Manifest> {
         let found = peek.format.unwrap_or_else(|| "no format".into());
         return Err(Error::invalid(path, "format", found, FORMAT, "name a store made by `pack`"));
     }
-    if peek.version != Some(u64::from(VERSION)) {
+    let known = [VERSION, VERSION_MANY].map(u64::from);
+    if peek.version.is_none_or(|version| !known.contains(&version)) {
         return Err(Error::invalid(
             path,
             "version",
             peek.version.map_or_else(|| "none".into(), |v| v.to_string()),
-            VERSION.to_string(),
+            format!("{VERSION} or {VERSION_MANY}"),
             "pack again with this program, or use the one that made the store",
         ));
     }
     let body = checked_body(path, bytes)?;
     let manifest: Manifest = serde_json::from_slice(&[b"{\n", body].concat())
-        .map_err(|e| damaged(path, "json", e.to_string(), "the fields of version 1".into()))?;
+        .map_err(|e| damaged(path, "json", e.to_string(), "the fields of its version".into()))?;
     check(path, &manifest)?;
     Ok(manifest)
 }
@@ -306,21 +328,18 @@ fn check(path: &Path, m: &Manifest) -> Result<()> {
     let tables = HashTable::all(&m.config);
     expect("hash_tables", format!("{:?}", m.hash_tables), format!("{tables:?}"))?;
     check_dense(path, m)?;
-    let x = &m.experts;
-    expect("experts.file", x.file.clone(), EXPERTS_FILE.into())?;
-    expect("experts.layers", x.layers.to_string(), m.config.expert_layers().to_string())?;
-    expect("experts.per_layer", x.per_layer.to_string(), m.config.moe.experts.to_string())?;
-    expect("experts.layout.hidden", x.layout.hidden().to_string(), m.config.hidden.to_string())?;
-    expect("experts.layout.width", x.layout.width().to_string(), m.config.moe.width.to_string())?;
-    expect("experts.record_bytes", x.record_bytes.to_string(), x.layout.bytes().to_string())?;
-    let bytes = (x.layers as u64 * x.per_layer as u64).checked_mul(x.record_bytes);
-    expect("experts.bytes", format!("{:?}", Some(x.bytes)), format!("{bytes:?}"))?;
-    let lists: Vec<usize> = x.checksums.iter().map(|c| c.0.len()).collect();
-    expect(
-        "experts.checksums",
-        format!("{lists:?}"),
-        format!("{:?}", vec![x.per_layer; x.layers]),
-    )?;
+    check_experts(path, &m.config, "experts", &m.experts, EXPERTS_FILE.into())?;
+    let version = if m.other_experts.is_empty() { VERSION } else { VERSION_MANY };
+    expect("version", m.version.to_string(), version.to_string())?;
+    for (i, x) in m.other_experts.iter().enumerate() {
+        let subject = format!("other_experts[{i}]");
+        check_experts(path, &m.config, &subject, x, other_experts_file(&x.layout))?;
+        let mut before = [&m.experts].into_iter().chain(&m.other_experts[..i]);
+        if before.any(|y| y.layout.code_bits() == x.layout.code_bits()) {
+            let found = format!("{:?} once more", x.layout.code_bits());
+            return Err(damaged(path, &subject, found, "each precision once".into()));
+        }
+    }
     expect("ngram", m.ngram.len().to_string(), tables.len().to_string())?;
     for (i, (n, table)) in m.ngram.iter().zip(&tables).enumerate() {
         check_ngram(path, &m.config, i, n, table)?;
@@ -338,6 +357,31 @@ fn check(path: &Path, m: &Manifest) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn check_experts(
+    path: &Path,
+    config: &Config,
+    subject: &str,
+    x: &ExpertSection,
+    file: String,
+) -> Result<()> {
+    let expect = |field: &str, found: String, expected: String| {
+        if found == expected {
+            return Ok(());
+        }
+        Err(damaged(path, &format!("{subject}.{field}"), found, expected))
+    };
+    expect("file", x.file.clone(), file)?;
+    expect("layers", x.layers.to_string(), config.expert_layers().to_string())?;
+    expect("per_layer", x.per_layer.to_string(), config.moe.experts.to_string())?;
+    expect("layout.hidden", x.layout.hidden().to_string(), config.hidden.to_string())?;
+    expect("layout.width", x.layout.width().to_string(), config.moe.width.to_string())?;
+    expect("record_bytes", x.record_bytes.to_string(), x.layout.bytes().to_string())?;
+    let bytes = (x.layers as u64 * x.per_layer as u64).checked_mul(x.record_bytes);
+    expect("bytes", format!("{:?}", Some(x.bytes)), format!("{bytes:?}"))?;
+    let lists: Vec<usize> = x.checksums.iter().map(|c| c.0.len()).collect();
+    expect("checksums", format!("{lists:?}"), format!("{:?}", vec![x.per_layer; x.layers]))
 }
 
 fn check_dense(path: &Path, m: &Manifest) -> Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! Owns: offsets within a record. Never: reading, checksums.
 
-use crate::encoding::Encoding;
+use crate::encoding::{Bits, Encoding};
 use crate::matrix::MatrixRef;
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +83,15 @@ impl RecordLayout {
     /// Inner width.
     pub fn width(&self) -> usize {
         self.width
+    }
+
+    /// Width of the widest codes; `None` when there are floats.
+    pub fn code_bits(&self) -> Option<Bits> {
+        let bits = |encoding| match encoding {
+            Encoding::Tile16 { bits, .. } => Some(bits),
+            Encoding::F32 | Encoding::Bf16 => None,
+        };
+        Some(bits(self.inner)?.max(bits(self.outer)?))
     }
 
     /// (rows, columns, encoding) of one matrix.

@@ -5,8 +5,9 @@
 //! Invariant: every byte handed out as a matrix or a record has passed its checksum.
 
 use crate::checksum::checksum;
+use crate::encoding::Bits;
 use crate::error::{Error, Result};
-use crate::manifest::{self, Manifest, NgramSection, TensorEntry};
+use crate::manifest::{self, ExpertSection, Manifest, NgramSection, TensorEntry};
 use crate::map::Map;
 use crate::matrix::Matrix;
 use crate::pio;
@@ -27,7 +28,8 @@ pub struct Store {
     manifest: Manifest,
     dense: File,
     index: HashMap<String, usize>,
-    experts: ExpertFile,
+    /// At each precision; those in use come first.
+    experts: Vec<ExpertFile>,
 }
 
 fn open_sized(path: &Path, bytes: u64) -> Result<File> {
@@ -46,7 +48,8 @@ impl Store {
     pub fn open(dir: &Path) -> Result<Self> {
         let manifest = manifest::read(dir)?;
         let dense = open_sized(&dir.join(&manifest.dense.file), manifest.dense.bytes)?;
-        let experts = ExpertFile::open(dir, &manifest)?;
+        let experts = manifest.all_experts().map(|x| ExpertFile::open(dir, x));
+        let experts = experts.collect::<Result<Vec<_>>>()?;
         for n in &manifest.ngram {
             open_sized(&dir.join(&n.file), n.bytes)?;
         }
@@ -107,18 +110,56 @@ impl Store {
         &self.manifest.hash_tables
     }
 
-    /// The file of expert records.
+    /// The file of expert records in use: at the default precision, or see [`Self::use_experts`].
     pub fn experts(&self) -> &ExpertFile {
-        &self.experts
+        &self.experts[0]
     }
 
-    /// The experts file of a copy of this store in another directory, which needs no more than that
-    /// file and the manifest.
+    /// The file of expert records with codes of this width.
+    ///
+    /// # Errors
+    /// When there is none; says which there are.
+    pub fn experts_at(&self, bits: Bits) -> Result<&ExpertFile> {
+        Ok(&self.experts[self.place_of(bits)?])
+    }
+
+    /// Has the experts with codes of this width in use from now on.
+    ///
+    /// # Errors
+    /// As [`Self::experts_at`].
+    pub fn use_experts(&mut self, bits: Bits) -> Result<()> {
+        let place = self.place_of(bits)?;
+        self.experts[..=place].rotate_right(1);
+        Ok(())
+    }
+
+    fn place_of(&self, bits: Bits) -> Result<usize> {
+        let place = self.experts.iter().position(|x| x.layout.code_bits() == Some(bits));
+        place.ok_or_else(|| {
+            let name = |x: &ExpertFile| match x.layout.code_bits() {
+                Some(bits) => bits.get().to_string(),
+                None => "16".to_owned(),
+            };
+            let mut names: Vec<String> = self.experts.iter().map(name).collect();
+            names.sort();
+            let bits = bits.get();
+            Error::invalid(
+                &self.dir,
+                "experts",
+                format!("{} bits", names.join(", ")),
+                format!("{bits} bits"),
+                format!("choose among these, or `cherenkov pack SRC --experts 4,{bits}` again"),
+            )
+        })
+    }
+
+    /// The file `experts` of this store in a copy of it in another directory, which needs no more
+    /// than that file and the manifest.
     ///
     /// # Errors
     /// When `dir` does not hold a copy of this store: the manifests, and with them all checksums,
     /// must be equal.
-    pub fn experts_copy(&self, dir: &Path) -> Result<PathBuf> {
+    pub fn experts_copy(&self, experts: &ExpertFile, dir: &Path) -> Result<PathBuf> {
         if manifest::read(dir)? != self.manifest {
             return Err(Error::invalid(
                 &dir.join(manifest::MANIFEST_FILE),
@@ -128,8 +169,8 @@ impl Store {
                 "copy the store's files, or leave this directory out",
             ));
         }
-        let path = dir.join(&self.manifest.experts.file);
-        open_sized(&path, self.manifest.experts.bytes)?;
+        let path = dir.join(experts.path.file_name().expect("named by the manifest"));
+        open_sized(&path, experts.bytes())?;
         Ok(path)
     }
 
@@ -179,8 +220,7 @@ pub struct ExpertFile {
 }
 
 impl ExpertFile {
-    fn open(dir: &Path, manifest: &Manifest) -> Result<Self> {
-        let x = &manifest.experts;
+    fn open(dir: &Path, x: &ExpertSection) -> Result<Self> {
         let path = dir.join(&x.file);
         Ok(Self {
             file: open_sized(&path, x.bytes)?,
@@ -196,6 +236,11 @@ impl ExpertFile {
     /// The file, for readers that open it their own way.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        self.record_bytes * (self.layers * self.per_layer) as u64
     }
 
     /// Layout of every record.

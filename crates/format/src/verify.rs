@@ -69,7 +69,8 @@ pub fn verify(dir: &Path, progress: &mut dyn Progress) -> Result<Report> {
 }
 
 fn file_names(m: &Manifest) -> Vec<String> {
-    let mut names = vec![m.dense.file.clone(), m.experts.file.clone()];
+    let mut names = vec![m.dense.file.clone()];
+    names.extend(m.all_experts().map(|x| x.file.clone()));
     names.extend(m.ngram.iter().map(|n| n.file.clone()));
     names.extend(m.files.iter().map(|f| f.file.clone()));
     names
@@ -91,17 +92,19 @@ fn spans(m: &Manifest) -> Vec<Span> {
             end += bytes as u64;
         }
     }
-    let x = &m.experts;
-    for number in 0..x.layers * x.per_layer {
-        let (layer, expert) = (number / x.per_layer, number % x.per_layer);
-        spans.push(Span {
-            file: 1,
-            offset: number as u64 * x.record_bytes,
-            bytes: x.record_bytes as usize,
-            expected: Some(x.checksums[layer].0[expert]),
-            what: format!("expert {layer}/{expert}"),
-        });
+    for (section, x) in m.all_experts().enumerate() {
+        for number in 0..x.layers * x.per_layer {
+            let (layer, expert) = (number / x.per_layer, number % x.per_layer);
+            spans.push(Span {
+                file: 1 + section,
+                offset: number as u64 * x.record_bytes,
+                bytes: x.record_bytes as usize,
+                expected: Some(x.checksums[layer].0[expert]),
+                what: format!("expert {layer}/{expert}"),
+            });
+        }
     }
+    let tables = 2 + m.other_experts.len();
     for (table, n) in m.ngram.iter().enumerate() {
         for (chunk, &sum) in n.checksums.0.iter().enumerate() {
             let first = chunk as u64 * n.chunk_rows;
@@ -109,11 +112,11 @@ fn spans(m: &Manifest) -> Vec<Span> {
             let bytes = (rows * n.row_bytes) as usize;
             let what = format!("rows from {first}");
             let offset = first * n.row_bytes;
-            spans.push(Span { file: 2 + table, offset, bytes, expected: Some(sum), what });
+            spans.push(Span { file: tables + table, offset, bytes, expected: Some(sum), what });
         }
     }
     for (at, f) in m.files.iter().enumerate() {
-        let (file, bytes) = (2 + m.ngram.len() + at, f.bytes as usize);
+        let (file, bytes) = (tables + m.ngram.len() + at, f.bytes as usize);
         let expected = Some(f.checksum.0[0]);
         spans.push(Span { file, offset: 0, bytes, expected, what: "contents".into() });
     }

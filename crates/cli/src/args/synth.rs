@@ -64,9 +64,12 @@ pub struct SynthArgs {
     /// What is written
     #[arg(long, value_enum, default_value_t)]
     pub format: FormName,
-    /// Bits of routed experts of a store: 2, 3, 4, 8, or 16
-    #[arg(long, value_name = "BITS", default_value = "4", value_parser = parse_bits)]
-    pub experts_bits: Precision,
+    /// Bits of routed experts of a store: 2, 3, 4, 8, or 16; or a list such as 4,3,2
+    #[arg(
+        long, value_name = "BITS", default_value = "4", value_delimiter = ',',
+        value_parser = parse_bits
+    )]
+    pub experts_bits: Vec<Precision>,
     /// Bits of everything dense of a store: 2, 3, 4, 8, or 16
     #[arg(long, value_name = "BITS", default_value = "8", value_parser = parse_bits)]
     pub dense: Precision,

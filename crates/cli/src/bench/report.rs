@@ -111,7 +111,7 @@ impl Report {
         let name = store.dir().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let name =
             args.model.model.as_ref().map_or_else(|| "the bundled pocket model".into(), |_| name);
-        let experts = m.experts.bytes;
+        let experts = store.experts().bytes();
         let mut head = String::new();
         let _ = writeln!(
             head,
@@ -144,7 +144,7 @@ impl Report {
         );
         let model = json!({
             "name": name, "config": c, "dense_bytes": m.dense.bytes, "expert_bytes": experts,
-            "experts": m.experts.layout, "dense": m.dense.tensors[0].encoding,
+            "experts": store.experts().layout(), "dense": m.dense.tensors[0].encoding,
         });
         Self {
             machine,

@@ -230,7 +230,8 @@ impl Exporter<'_> {
         let units = &self.source.layout.units;
         let layers = self.source.config.layers.len();
         let wanted = |unit: &Unit| match unit.job {
-            Job::Expert { layer, .. } => layer < layers,
+            // Of several precisions the default one goes along.
+            Job::Expert { section, layer, .. } => section == 0 && layer < layers,
             Job::Dense { tensor, .. } => !self.plan.specs[tensor].name.starts_with("mtp."),
             Job::Ngram { .. } => true,
         };
@@ -240,7 +241,12 @@ impl Exporter<'_> {
         let mut parts = ["dense", "experts", "ngram"].map(|name| (name, Tally::default()));
         let work = |number: usize| self.unit(&units[number]);
         let land = |number: usize, tally: Tally| {
-            parts[units[number].file.min(2)].1.add(&tally);
+            let part = match units[number].job {
+                Job::Dense { .. } => 0,
+                Job::Expert { .. } => 1,
+                Job::Ngram { .. } => 2,
+            };
+            parts[part].1.add(&tally);
             Ok(units[number].bytes as u64)
         };
         each(&todo, workers(options.threads), work, land, &meter, tick)?;
@@ -260,8 +266,8 @@ impl Exporter<'_> {
             Job::Dense { tensor, first, rows } => {
                 self.dense(tensor, first, rows, &bytes, &mut tally)?;
             }
-            Job::Expert { layer, expert } => {
-                let layout = self.source.layout.experts.layout;
+            Job::Expert { section, layer, expert } => {
+                let layout = self.source.layout.experts[section].layout;
                 for (which, name) in
                     [(Projection::Gate, "gate"), (Projection::Up, "up"), (Projection::Down, "down")]
                 {

@@ -73,7 +73,7 @@ impl Source {
         let mut bytes = vec![0; unit.bytes];
         match &self.origin {
             Origin::Checkpoint(seen) => {
-                fill(seen, &self.layout, unit.job, &mut bytes)?;
+                fill(seen, &self.layout, &[unit.job], std::slice::from_mut(&mut bytes))?;
             }
             Origin::Store(files) => {
                 let (path, file) = &files[unit.file];
@@ -96,7 +96,7 @@ impl Source {
                 let t = &l.dense.tensors[tensor];
                 t.checksums.0[first / t.chunk_rows]
             }
-            Job::Expert { layer, expert } => l.experts.checksums[layer].0[expert],
+            Job::Expert { section, layer, expert } => l.experts[section].checksums[layer].0[expert],
             Job::Ngram { table, first, .. } => {
                 let n = &l.ngram[table];
                 n.checksums.0[(first / n.chunk_rows) as usize]

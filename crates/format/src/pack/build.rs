@@ -12,7 +12,8 @@ use super::{Existing, Quality, Report, work};
 use crate::checksum::{Checksums, checksum};
 use crate::error::{Error, Result};
 use crate::manifest::{
-    self, FORMAT, FileEntry, MANIFEST_FILE, Manifest, NormDecision, SourceInfo, VERSION,
+    self, ExpertSection, FORMAT, FileEntry, MANIFEST_FILE, Manifest, NormDecision, SourceInfo,
+    VERSION, VERSION_MANY,
 };
 use crate::progress::{Progress, Stage, Status};
 use crate::qwen4_exp::config::Config;
@@ -21,8 +22,9 @@ use std::fs::{self, File};
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-/// Writes the bytes of one unit into a zeroed slice. The bytes follow from the job alone.
-pub type Fill<'a> = dyn Fn(Job, &mut [u8]) -> Result<Stats> + Sync + 'a;
+/// Writes the bytes of some units of one batch, each into a zeroed buffer. The bytes of a unit follow
+/// from its job alone.
+pub type Fill<'a> = dyn Fn(&[Job], &mut [Vec<u8>]) -> Result<Vec<Stats>> + Sync + 'a;
 
 /// Reports a step; an error when the caller wants to stop.
 pub type Tick<'a> = dyn FnMut(Stage, u64, u64, u64) -> Result<()> + 'a;
@@ -41,16 +43,19 @@ pub struct Task {
 }
 
 impl Task {
-    /// Sums of the conversions of dense tensors, experts and n-gram tables.
-    pub fn sums(&self, done: &[Done]) -> [Stats; 3] {
-        let mut sums = [Stats::default(); 3];
+    /// Sums of the conversions of dense tensors, experts at each precision and n-gram tables.
+    pub fn sums(&self, done: &[Done]) -> Vec<(String, Stats)> {
+        let experts = &self.layout.experts;
+        let mut sums = vec![("dense".to_owned(), Stats::default())];
+        sums.extend(experts.iter().map(|x| (part_name(x, experts.len()), Stats::default())));
+        sums.push(("ngram".to_owned(), Stats::default()));
         for (unit, one) in self.layout.units.iter().zip(done) {
             let part = match unit.job {
                 Job::Dense { .. } => 0,
-                Job::Expert { .. } => 1,
-                Job::Ngram { .. } => 2,
+                Job::Expert { section, .. } => 1 + section,
+                Job::Ngram { .. } => 1 + experts.len(),
             };
-            sums[part].add(&one.stats);
+            sums[part].1.add(&one.stats);
         }
         sums
     }
@@ -67,22 +72,27 @@ impl Task {
         let layout = &self.layout;
         let (mut dense, mut experts, mut ngram) =
             (layout.dense.clone(), layout.experts.clone(), layout.ngram.clone());
-        experts.checksums = vec![Checksums::default(); experts.layers];
+        for x in &mut experts {
+            x.checksums = vec![Checksums::default(); x.layers];
+        }
         for (unit, one) in layout.units.iter().zip(done) {
             let list = match unit.job {
                 Job::Dense { tensor, .. } => &mut dense.tensors[tensor].checksums,
-                Job::Expert { layer, .. } => &mut experts.checksums[layer],
+                Job::Expert { section, layer, .. } => &mut experts[section].checksums[layer],
                 Job::Ngram { table, .. } => &mut ngram[table].checksums,
             };
             list.0.push(one.checksum);
         }
+        let other_experts = experts.split_off(1);
+        let experts = experts.remove(0);
         Manifest {
             format: FORMAT.into(),
-            version: VERSION,
+            version: if other_experts.is_empty() { VERSION } else { VERSION_MANY },
             hash_tables: HashTable::all(&config),
             config,
             dense,
             experts,
+            other_experts,
             ngram,
             files: self.side.iter().map(|(name, bytes)| side_entry(name, bytes)).collect(),
             norms,
@@ -160,8 +170,8 @@ fn report(
     let path = place.out.join(MANIFEST_FILE);
     let own = fs::metadata(&path).map_err(|e| Error::io(&path, "ask the size", e))?.len();
     let mut files = vec![(MANIFEST_FILE.to_string(), own)];
-    files.push((manifest.dense.file, manifest.dense.bytes));
-    files.push((manifest.experts.file, manifest.experts.bytes));
+    files.push((manifest.dense.file.clone(), manifest.dense.bytes));
+    files.extend(manifest.all_experts().map(|x| (x.file.clone(), x.bytes)));
     files.extend(manifest.ngram.into_iter().map(|n| (n.file, n.bytes)));
     files.extend(manifest.files.into_iter().map(|f| (f.file, f.bytes)));
     Ok(Report {
@@ -173,6 +183,15 @@ fn report(
         quality,
         notes: manifest.notes,
     })
+}
+
+/// What a report calls the experts of one section of `count`.
+fn part_name(x: &ExpertSection, count: usize) -> String {
+    match x.layout.code_bits() {
+        _ if count == 1 => "experts".to_owned(),
+        Some(bits) => format!("experts at {} bits", bits.get()),
+        None => "experts at 16 bits".to_owned(),
+    }
 }
 
 fn side_entry(name: &str, bytes: &[u8]) -> FileEntry {

@@ -12,13 +12,22 @@ use crate::norms::{Convention, NormGroup};
 use crate::qwen4_exp::tensors::Kind;
 use crate::record::Projection;
 
-/// Writes the bytes of one unit to `out`, which is zeroed.
-pub fn fill(seen: &Inspected, layout: &Layout, job: Job, out: &mut [u8]) -> Result<Stats> {
-    match job {
-        Job::Dense { tensor, first, rows } => dense(seen, layout, tensor, first, rows, out),
-        Job::Expert { layer, expert } => record(seen, layout, layer, expert, out),
-        Job::Ngram { table, first, rows } => table_rows(seen, layout, table, first, rows, out),
+/// Writes the bytes of some units of one batch, each to a zeroed buffer.
+pub fn fill(
+    seen: &Inspected,
+    layout: &Layout,
+    jobs: &[Job],
+    out: &mut [Vec<u8>],
+) -> Result<Vec<Stats>> {
+    if let Some(&Job::Expert { layer, expert, .. }) = jobs.first() {
+        return records(seen, layout, (layer, expert), jobs, out);
     }
+    let each = jobs.iter().zip(out).map(|(&job, out)| match job {
+        Job::Dense { tensor, first, rows } => dense(seen, layout, tensor, first, rows, out),
+        Job::Ngram { table, first, rows } => table_rows(seen, layout, table, first, rows, out),
+        Job::Expert { .. } => unreachable!("experts make a batch of their own"),
+    });
+    each.collect()
 }
 
 fn dense(
@@ -45,26 +54,31 @@ fn dense(
     Ok(convert::encode(&block, rows, spec.cols, encoding, out))
 }
 
-fn record(
+/// The records of one expert at the precisions of `jobs`: its numbers are read once.
+fn records(
     seen: &Inspected,
     layout: &Layout,
-    layer: usize,
-    expert: usize,
-    out: &mut [u8],
-) -> Result<Stats> {
-    let (experts, layout) = (&seen.catalog.experts[layer], layout.experts.layout);
-    let mut stats = Stats::default();
+    (layer, expert): (usize, usize),
+    jobs: &[Job],
+    out: &mut [Vec<u8>],
+) -> Result<Vec<Stats>> {
+    let experts = &seen.catalog.experts[layer];
+    let mut stats = vec![Stats::default(); jobs.len()];
     let parts = [
         (Projection::Gate, &experts.gate),
         (Projection::Up, &experts.up),
         (Projection::Down, &experts.down),
     ];
     for (which, source) in parts {
-        let (rows, cols, encoding) = layout.shape(which);
-        let (offset, len) = layout.span(which);
+        let (rows, cols, _) = layout.default_experts().layout.shape(which);
         let (matrix, first) = source.get(expert);
         let block = seen.checkpoint.read_rows(matrix, first, rows)?;
-        stats.add(&convert::encode(&block, rows, cols, encoding, &mut out[offset..][..len]));
+        for ((job, out), stats) in jobs.iter().zip(&mut *out).zip(&mut stats) {
+            let &Job::Expert { section, .. } = job else { unreachable!("a batch of one expert") };
+            let layout = layout.experts[section].layout;
+            let ((_, _, encoding), (offset, len)) = (layout.shape(which), layout.span(which));
+            stats.add(&convert::encode(&block, rows, cols, encoding, &mut out[offset..][..len]));
+        }
     }
     Ok(stats)
 }

@@ -8,7 +8,7 @@ use crate::checksum::Checksums;
 use crate::encoding::Encoding;
 use crate::manifest::{
     DENSE_ALIGN, DENSE_FILE, DenseSection, EXPERTS_FILE, ExpertSection, Manifest, NgramSection,
-    TensorEntry, ngram_file,
+    TensorEntry, ngram_file, other_experts_file,
 };
 use crate::qwen4_exp::config::Config;
 use crate::qwen4_exp::hash::HashTable;
@@ -16,6 +16,7 @@ use crate::qwen4_exp::tensors::{self, TensorSpec};
 use crate::record::RecordLayout;
 use crate::rows::RowEncoding;
 use crate::store::chunk_lens;
+use std::ops::Range;
 
 /// Values of a chunk, about: bounds the memory of a worker.
 pub const CHUNK_VALUES: usize = 1 << 20;
@@ -34,6 +35,8 @@ pub enum Job {
     },
     /// One expert record.
     Expert {
+        /// Place in the list of precisions.
+        section: usize,
         /// Layer.
         layer: usize,
         /// Expert of the layer.
@@ -53,7 +56,7 @@ pub enum Job {
 /// A job and where its bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// Number of the file: dense, experts, then the n-gram tables.
+    /// Number of the file: dense, experts by precision, then the n-gram tables.
     pub file: usize,
     /// First byte in it.
     pub offset: u64,
@@ -68,10 +71,8 @@ pub struct Unit {
 pub struct Encodings {
     /// One per tensor of [`tensors::dense`].
     pub dense: Vec<Encoding>,
-    /// Gate and up of every expert.
-    pub inner: Encoding,
-    /// Down of every expert.
-    pub outer: Encoding,
+    /// Gate and up, and down of every expert, at each precision; the default comes first.
+    pub experts: Vec<[Encoding; 2]>,
     /// One per n-gram table.
     pub tables: Vec<RowEncoding>,
 }
@@ -81,8 +82,8 @@ pub struct Encodings {
 pub struct Layout {
     /// Dense tensors.
     pub dense: DenseSection,
-    /// Expert records.
-    pub experts: ExpertSection,
+    /// Expert records at each precision; the default comes first.
+    pub experts: Vec<ExpertSection>,
     /// N-gram tables.
     pub ngram: Vec<NgramSection>,
     /// All units; a unit's number is its place here.
@@ -94,7 +95,9 @@ impl Layout {
     pub fn new(config: &Config, encodings: &Encodings) -> Result<Self, String> {
         let specs = tensors::dense(config);
         let dense = dense(&specs, &encodings.dense)?;
-        let experts = experts(config, encodings)?;
+        let experts = encodings.experts.iter().enumerate();
+        let experts = experts.map(|(i, &pair)| section(config, i, pair));
+        let experts = experts.collect::<Result<Vec<_>, _>>()?;
         let width = config.ple.as_ref().map_or(0, |p| p.row_width());
         let tables = HashTable::all(config).into_iter().zip(&encodings.tables).enumerate();
         let ngram = tables
@@ -106,7 +109,8 @@ impl Layout {
 
     /// The layout of a finished store, whose manifest has been checked.
     pub fn of(manifest: &Manifest) -> Self {
-        let (dense, experts) = (manifest.dense.clone(), manifest.experts.clone());
+        let dense = manifest.dense.clone();
+        let experts: Vec<_> = manifest.all_experts().cloned().collect();
         let ngram = manifest.ngram.clone();
         let units = units(&dense, &experts, &ngram);
         Self { dense, experts, ngram, units }
@@ -114,12 +118,28 @@ impl Layout {
 
     /// Names and sizes of the data files, in the order of [`Unit::file`].
     pub fn files(&self) -> Vec<(String, u64)> {
-        let mut files = vec![
-            (self.dense.file.clone(), self.dense.bytes),
-            (self.experts.file.clone(), self.experts.bytes),
-        ];
+        let mut files = vec![(self.dense.file.clone(), self.dense.bytes)];
+        files.extend(self.experts.iter().map(|x| (x.file.clone(), x.bytes)));
         files.extend(self.ngram.iter().map(|n| (n.file.clone(), n.bytes)));
         files
+    }
+
+    /// The first expert records: all the others have this geometry.
+    pub fn default_experts(&self) -> &ExpertSection {
+        &self.experts[0]
+    }
+
+    /// Units that are made together, since they come from the same numbers: the records of an expert
+    /// at all precisions; any other unit alone. Every unit is in one batch, in order.
+    pub fn batches(&self) -> Vec<Range<usize>> {
+        let mut batches: Vec<Range<usize>> = Vec::new();
+        for (number, unit) in self.units.iter().enumerate() {
+            match (batches.last_mut(), unit.job) {
+                (Some(last), Job::Expert { section, .. }) if section > 0 => last.end = number + 1,
+                _ => batches.push(number..number + 1),
+            }
+        }
+        batches
     }
 
     /// Bytes of all units.
@@ -128,8 +148,8 @@ impl Layout {
     }
 }
 
-/// Every unit, by file and place.
-fn units(dense: &DenseSection, experts: &ExpertSection, ngram: &[NgramSection]) -> Vec<Unit> {
+/// Every unit, by file and place; the records of an expert follow each other.
+fn units(dense: &DenseSection, experts: &[ExpertSection], ngram: &[NgramSection]) -> Vec<Unit> {
     let mut units = Vec::new();
     for (tensor, t) in dense.tensors.iter().enumerate() {
         let mut offset = t.offset;
@@ -141,18 +161,21 @@ fn units(dense: &DenseSection, experts: &ExpertSection, ngram: &[NgramSection]) 
             offset += bytes as u64;
         }
     }
-    let bytes = experts.record_bytes as usize;
-    for number in 0..experts.layers * experts.per_layer {
-        let (layer, expert) = (number / experts.per_layer, number % experts.per_layer);
-        let offset = number as u64 * experts.record_bytes;
-        units.push(Unit { file: 1, offset, bytes, job: Job::Expert { layer, expert } });
+    let (layers, per_layer) = (experts[0].layers, experts[0].per_layer);
+    for number in 0..layers * per_layer {
+        let (layer, expert) = (number / per_layer, number % per_layer);
+        for (section, x) in experts.iter().enumerate() {
+            let (offset, bytes) = (number as u64 * x.record_bytes, x.record_bytes as usize);
+            let job = Job::Expert { section, layer, expert };
+            units.push(Unit { file: 1 + section, offset, bytes, job });
+        }
     }
     for (table, n) in ngram.iter().enumerate() {
         for first in (0..n.rows).step_by(n.chunk_rows as usize) {
             let rows = (n.rows - first).min(n.chunk_rows) as usize;
             let (offset, bytes) = (first * n.row_bytes, rows * n.row_bytes as usize);
             let job = Job::Ngram { table, first, rows };
-            units.push(Unit { file: 2 + table, offset, bytes, job });
+            units.push(Unit { file: 1 + experts.len() + table, offset, bytes, job });
         }
     }
     units
@@ -179,16 +202,19 @@ fn dense(specs: &[TensorSpec], encodings: &[Encoding]) -> Result<DenseSection, S
     Ok(DenseSection { file: DENSE_FILE.into(), bytes: end, tensors })
 }
 
-fn experts(config: &Config, encodings: &Encodings) -> Result<ExpertSection, String> {
+fn section(
+    config: &Config,
+    index: usize,
+    [inner, outer]: [Encoding; 2],
+) -> Result<ExpertSection, String> {
     let too_large = || "experts".to_string();
-    let (inner, outer) = (encodings.inner, encodings.outer);
     let layout =
         RecordLayout::new(config.hidden, config.moe.width, inner, outer).ok_or_else(too_large)?;
     let (layers, per_layer) = (config.expert_layers(), config.moe.experts);
     let record = layout.bytes();
     let bytes = (record as u64).checked_mul((layers * per_layer) as u64).ok_or_else(too_large)?;
     Ok(ExpertSection {
-        file: EXPERTS_FILE.into(),
+        file: if index == 0 { EXPERTS_FILE.into() } else { other_experts_file(&layout) },
         bytes,
         layout,
         record_bytes: record as u64,

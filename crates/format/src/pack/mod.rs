@@ -35,7 +35,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 /// Changes whenever the same source and options would give other bytes than before.
-const RECIPE: u32 = 2;
+const RECIPE: u32 = 3;
 
 /// How wide numbers are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +97,8 @@ pub enum DraftHead {
 pub struct Options {
     /// Routed experts.
     pub experts: Precision,
+    /// The same experts at other precisions, each in a file of its own.
+    pub other_experts: Vec<Precision>,
     /// Projections, embedding and lm_head; mixing projections of hyper-connections get 8 bits or more.
     pub dense: Precision,
     /// N-gram tables.
@@ -121,6 +123,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             experts: Precision::Bits(Bits::B4),
+            other_experts: Vec::new(),
             dense: Precision::Bits(Bits::B8),
             ngram: Precision::Bits(Bits::B4),
             norms: NormOverride::default(),
@@ -137,8 +140,8 @@ impl Default for Options {
 /// How closely a part of the store follows its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quality {
-    /// `dense`, `experts` or `ngram`.
-    pub part: &'static str,
+    /// `dense`, `experts` (`experts at 3 bits` where there are several precisions) or `ngram`.
+    pub part: String,
     /// Values.
     pub values: u64,
     /// Root of (squared error over squares); 0 when exact.
@@ -187,7 +190,7 @@ pub fn pack(
     builder.tick(Stage::Inspect, 0, 1, 0)?;
     let (seen, task) = inspect(src, options)?;
     builder.tick(Stage::Inspect, 1, 1, 0)?;
-    let fill = |job: Job, out: &mut [u8]| fill::fill(&seen, &task.layout, job, out);
+    let fill = |jobs: &[Job], out: &mut [Vec<u8>]| fill::fill(&seen, &task.layout, jobs, out);
     builder.build(&task, &fill, |done| complete(&seen, &task, done))
 }
 
@@ -268,8 +271,9 @@ fn identity(
 ) -> Result<u64> {
     let config = read_small(&src.join("config.json"))?.unwrap_or_default();
     let mut text = format!(
-        "recipe {RECIPE} version {VERSION} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} config {:016x}\n",
+        "recipe {RECIPE} version {VERSION} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} config {:016x}\n",
         options.experts,
+        options.other_experts,
         options.dense,
         options.ngram,
         options.norms,
@@ -294,20 +298,22 @@ fn identity(
 fn complete(seen: &Inspected, task: &Task, done: &[Done]) -> (Manifest, Vec<Quality>) {
     let mut notes = seen.notes.clone();
     let mut quality = Vec::new();
-    for (part, s) in ["dense", "experts", "ngram"].into_iter().zip(&task.sums(done)) {
+    for (part, s) in task.sums(done) {
         let rms = |error: f64| if s.squares > 0.0 { (error / s.squares).sqrt() } else { 0.0 };
         let (relative_rms, plain_relative_rms) = (rms(s.error), rms(s.plain));
         if s.values > 0 {
             notes.push(format!(
                 "{part}: relative rms error {relative_rms:.6} ({plain_relative_rms:.6} with plain ranges)"
             ));
-            quality.push(Quality { part, values: s.values, relative_rms, plain_relative_rms });
         }
         if s.rounded > 0 {
             notes.push(format!(
                 "{part}: {} groups had a scale or bias that bf16 cannot hold; codes kept, scale rounded, bias refitted",
                 s.rounded
             ));
+        }
+        if s.values > 0 {
+            quality.push(Quality { part, values: s.values, relative_rms, plain_relative_rms });
         }
     }
     let affine =

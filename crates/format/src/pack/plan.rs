@@ -15,6 +15,7 @@ use crate::encoding::{Bits, Encoding, Group};
 use crate::error::{Error, Result};
 use crate::qwen4_exp::config::Config;
 use crate::qwen4_exp::tensors::Kind;
+use crate::record::RecordLayout;
 use crate::rows::{ROW_GROUP, RowEncoding};
 
 /// Plans a store for `catalog`. Returns what the user should know besides.
@@ -26,16 +27,33 @@ pub fn plan(
 ) -> Result<(Layout, Vec<String>)> {
     let mut planner = Planner { checkpoint, notes: Vec::new() };
     let dense = planner.dense(catalog, options)?;
-    let (inner, outer) = planner.experts(config, catalog, options)?;
+    let mut experts = Vec::new();
+    for &wanted in [&options.experts].into_iter().chain(&options.other_experts) {
+        experts.push(planner.experts(config, catalog, wanted)?);
+    }
     let mut tables = Vec::new();
     for shards in &catalog.ngram {
         tables.push(planner.table(shards, options)?);
     }
-    let encodings = Encodings { dense, inner, outer, tables };
+    let encodings = Encodings { dense, experts, tables };
     let layout = Layout::new(config, &encodings).map_err(|what| {
         let (found, expected) = ("a size that overflows", "sizes that fit in memory");
         Error::invalid(&checkpoint.dir, what, found, expected, "check config.json")
     })?;
+    let twice = |x: &RecordLayout, y: &RecordLayout| x.code_bits() == y.code_bits();
+    let layouts: Vec<RecordLayout> = layout.experts.iter().map(|x| x.layout).collect();
+    for (i, x) in layouts.iter().enumerate() {
+        if layouts[..i].iter().any(|y| twice(x, y)) {
+            let width = x.code_bits().map_or(16, Bits::get);
+            return Err(Error::invalid(
+                &checkpoint.dir,
+                "experts",
+                format!("two precisions that both come to {width} bits"),
+                "as many different ones as are asked for",
+                "ask for each once, and for none above what the checkpoint has",
+            ));
+        }
+    }
     Ok((layout, planner.notes))
 }
 
@@ -144,16 +162,16 @@ impl Planner<'_> {
         &mut self,
         config: &Config,
         catalog: &Catalog,
-        options: &Options,
-    ) -> Result<(Encoding, Encoding)> {
+        wanted: Precision,
+    ) -> Result<[Encoding; 2]> {
         let layers = &catalog.experts;
         let inner: Vec<&ExpertRows> = layers.iter().flat_map(|l| [&l.gate, &l.up]).collect();
         let outer: Vec<&ExpertRows> = layers.iter().map(|l| &l.down).collect();
-        let inner = self.joined(&inner, options.experts)?;
-        let outer = self.joined(&outer, options.experts)?;
-        self.note_width("expert gate and up", config.hidden, options.experts, inner);
-        self.note_width("expert down", config.moe.width, options.experts, outer);
-        Ok((inner, outer))
+        let inner = self.joined(&inner, wanted)?;
+        let outer = self.joined(&outer, wanted)?;
+        self.note_width("expert gate and up", config.hidden, wanted, inner);
+        self.note_width("expert down", config.moe.width, wanted, outer);
+        Ok([inner, outer])
     }
 
     /// The row encoding that holds every shard of a table.

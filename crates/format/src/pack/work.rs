@@ -6,7 +6,7 @@
 
 use super::build::{Fill, Task, Tick};
 use super::journal::{Done, Journal};
-use super::layout::Unit;
+use super::layout::{Job, Unit};
 use super::place::{self, Place};
 use crate::checksum::checksum;
 use crate::error::{Error, Result};
@@ -67,19 +67,30 @@ pub fn run(
     let targets = open_targets(place, task)?;
     clear_gaps(&targets[0], task)?;
     journal.rewrite(task.identity, &done)?;
-    let todo: Vec<usize> = (0..units.len()).filter(|&u| done[u].is_none()).collect();
-    let missing: u64 = todo.iter().map(|&u| units[u].bytes as u64).sum();
+    let unmade = |u: &usize| done[*u].is_none();
+    let missing: u64 = (0..units.len()).filter(unmade).map(|u| units[u].bytes as u64).sum();
+    let batches = task.layout.batches().into_iter();
+    let batches = batches.map(|batch| batch.filter(unmade).collect::<Vec<usize>>());
+    let batches: Vec<Vec<usize>> = batches.filter(|batch| !batch.is_empty()).collect();
     place.check_space(missing + side)?;
     let meter = Meter { stage: Stage::Convert, total, skipped: total - missing };
-    let convert = |number: usize| write_unit(fill, &targets, &units[number]);
+    let todo: Vec<usize> = (0..batches.len()).collect();
+    let convert = |batch: usize| {
+        let batch: Vec<&Unit> = batches[batch].iter().map(|&number| &units[number]).collect();
+        write_batch(fill, &targets, &batch)
+    };
     each(
         &todo,
         threads,
         convert,
-        |number, one| {
-            journal.append(number, &one)?;
-            done[number] = Some(one);
-            Ok(units[number].bytes as u64)
+        |batch, made| {
+            let mut bytes = 0;
+            for (&number, one) in batches[batch].iter().zip(made) {
+                journal.append(number, &one)?;
+                done[number] = Some(one);
+                bytes += units[number].bytes as u64;
+            }
+            Ok(bytes)
         },
         &meter,
         tick,
@@ -184,10 +195,16 @@ fn check_unit(targets: &[Target], unit: &Unit, listed: Option<Done>) -> Result<O
     Ok(listed.filter(|done| done.checksum == checksum(&bytes)))
 }
 
-fn write_unit(fill: &Fill<'_>, targets: &[Target], unit: &Unit) -> Result<Done> {
-    let mut bytes = vec![0; unit.bytes];
-    let stats = fill(unit.job, &mut bytes)?;
-    let target = &targets[unit.file];
-    pio::write_all_at(&target.file, &target.path, unit.offset, &bytes)?;
-    Ok(Done { checksum: checksum(&bytes), stats })
+/// Makes units of one batch, which may have been made in part before.
+fn write_batch(fill: &Fill<'_>, targets: &[Target], batch: &[&Unit]) -> Result<Vec<Done>> {
+    let jobs: Vec<Job> = batch.iter().map(|unit| unit.job).collect();
+    let mut buffers: Vec<Vec<u8>> = batch.iter().map(|unit| vec![0; unit.bytes]).collect();
+    let stats = fill(&jobs, &mut buffers)?;
+    let mut made = Vec::with_capacity(batch.len());
+    for ((unit, bytes), stats) in batch.iter().zip(&buffers).zip(stats) {
+        let target = &targets[unit.file];
+        pio::write_all_at(&target.file, &target.path, unit.offset, bytes)?;
+        made.push(Done { checksum: checksum(bytes), stats });
+    }
+    Ok(made)
 }

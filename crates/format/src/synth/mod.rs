@@ -27,7 +27,7 @@ use crate::progress::{Progress, Stage};
 use crate::qwen4_exp::config::Config;
 use crate::qwen4_exp::hash::HashTable;
 use crate::qwen4_exp::tensors::{self, Kind, TensorSpec};
-use crate::record::Projection;
+use crate::record::{Projection, RecordLayout};
 use crate::rows::{ROW_GROUP, RowEncoding};
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -44,6 +44,9 @@ pub struct Options {
     pub config: Config,
     /// Routed experts of a store.
     pub experts: Precision,
+    /// Routed experts of a store at other precisions, each in a file of its own. Their weights are
+    /// drawn anew: they have nothing in common with those at the first precision but their spread.
+    pub other_experts: Vec<Precision>,
     /// Projections, embedding and lm_head of a store.
     pub dense: Precision,
     /// N-gram tables of a store.
@@ -62,6 +65,7 @@ impl Options {
         Self {
             config,
             experts: Precision::Bits(Bits::B4),
+            other_experts: Vec::new(),
             dense: Precision::Bits(Bits::B8),
             ngram: Precision::Bits(Bits::B4),
             seed: 1,
@@ -88,7 +92,7 @@ pub fn store(out: &Path, options: &Options, progress: &mut dyn Progress) -> Resu
     let mut builder = Builder::new(out, options.existing, progress)?;
     builder.tick(Stage::Inspect, 0, 1, 0)?;
     let source = Source::new(options);
-    let (encodings, notes) = encodings(options, &source.specs);
+    let (encodings, notes) = encodings(out, options, &source.specs)?;
     let layout = Layout::new(&options.config, &encodings).map_err(|what| {
         let (found, expected) = ("a size that overflows", "sizes that fit in memory");
         Error::invalid(out, what, found, expected, "choose a smaller geometry")
@@ -97,9 +101,9 @@ pub fn store(out: &Path, options: &Options, progress: &mut dyn Progress) -> Resu
     let side = words::files(c.vocab, c.eos_hash, &c.eos_stop);
     let task = Task { layout, side, identity: identity(options), threads: options.threads };
     builder.tick(Stage::Inspect, 1, 1, 0)?;
-    let fill = |job: Job, out: &mut [u8]| {
-        source.fill(&task.layout, job, out);
-        Ok(Stats::default())
+    let fill = |jobs: &[Job], out: &mut [Vec<u8>]| {
+        jobs.iter().zip(out).for_each(|(&job, out)| source.fill(&task.layout, job, out));
+        Ok(vec![Stats::default(); jobs.len()])
     };
     builder.build(&task, &fill, |done| (manifest(options, &task, done, notes), Vec::new()))
 }
@@ -108,8 +112,8 @@ pub fn store(out: &Path, options: &Options, progress: &mut dyn Progress) -> Resu
 fn identity(options: &Options) -> u64 {
     let config = serde_json::to_string(&options.config).expect("a config serialises");
     let text = format!(
-        "synth {RECIPE} {:?} {:?} {:?} seed {} {config}",
-        options.experts, options.dense, options.ngram, options.seed
+        "synth {RECIPE} {:?} {:?} {:?} {:?} seed {} {config}",
+        options.experts, options.other_experts, options.dense, options.ngram, options.seed
     );
     checksum(text.as_bytes())
 }
@@ -127,7 +131,11 @@ fn manifest(options: &Options, task: &Task, done: &[Done], mut notes: Vec<String
 }
 
 /// The encoding for every tensor, chosen as `pack` does for a bf16 source, and what to note.
-fn encodings(options: &Options, specs: &[TensorSpec]) -> (Encodings, Vec<String>) {
+fn encodings(
+    out: &Path,
+    options: &Options,
+    specs: &[TensorSpec],
+) -> Result<(Encodings, Vec<String>)> {
     let mut notes = Vec::new();
     let mut choose = |what: &str, cols: usize, precision: Precision| {
         match (precision, Group::dividing(cols)) {
@@ -147,8 +155,16 @@ fn encodings(options: &Options, specs: &[TensorSpec]) -> (Encodings, Vec<String>
         Kind::Norm | Kind::Plain => Encoding::F32,
     });
     let dense = dense.collect();
-    let inner = choose("expert gate and up", options.config.hidden, options.experts);
-    let outer = choose("expert down", options.config.moe.width, options.experts);
+    let mut experts: Vec<[Encoding; 2]> = Vec::new();
+    for &wanted in [&options.experts].into_iter().chain(&options.other_experts) {
+        let inner = choose("expert gate and up", options.config.hidden, wanted);
+        let outer = choose("expert down", options.config.moe.width, wanted);
+        if experts.contains(&[inner, outer]) {
+            let (found, expected) = ("the same precision twice", "each once");
+            return Err(Error::invalid(out, "experts", found, expected, "leave one out"));
+        }
+        experts.push([inner, outer]);
+    }
     let tables = options.config.ple.iter().flat_map(|ple| {
         let width = ple.row_width();
         let encoding = match options.ngram {
@@ -159,7 +175,7 @@ fn encodings(options: &Options, specs: &[TensorSpec]) -> (Encodings, Vec<String>
         };
         vec![encoding; ple.layers.len()]
     });
-    (Encodings { dense, inner, outer, tables: tables.collect() }, notes)
+    Ok((Encodings { dense, experts, tables: tables.collect() }, notes))
 }
 
 /// All weights of a model, by name and row.
@@ -217,7 +233,9 @@ impl<'a> Source<'a> {
                 let spread = Spread::of(spec, self.config);
                 values::matrix(&mut noise, spread, (rows, spec.cols), encoding, float, out);
             }
-            Job::Expert { layer, expert } => self.record(layout, layer, expert, out),
+            Job::Expert { section, layer, expert } => {
+                self.record(&layout.experts[section].layout, layer, expert, out);
+            }
             Job::Ngram { table, first, rows } => {
                 let section = &layout.ngram[table];
                 let mut noise = Noise::new(self.seed, &table_name(table), first);
@@ -228,8 +246,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn record(&self, layout: &Layout, layer: usize, expert: usize, out: &mut [u8]) {
-        let record = layout.experts.layout;
+    fn record(&self, record: &RecordLayout, layer: usize, expert: usize, out: &mut [u8]) {
         for which in [Projection::Gate, Projection::Up, Projection::Down] {
             let (rows, cols, encoding) = record.shape(which);
             let (offset, len) = record.span(which);
