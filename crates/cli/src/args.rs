@@ -6,6 +6,7 @@
 pub mod bench;
 pub mod eval;
 pub mod export;
+pub mod plan;
 pub mod synth;
 
 use crate::exit;
@@ -14,6 +15,7 @@ use cherenkov_format::Bits;
 use cherenkov_format::norms::NormOverride;
 use cherenkov_format::pack::Precision;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use plan::MemorySize;
 use std::path::PathBuf;
 
 /// Tokens of a prefill pass where nothing else is asked for.
@@ -39,6 +41,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Write a model in a format that other programs read
     Export(export::ExportArgs),
+    /// Say how a budget of memory is used, and what speed it leads to
+    Plan(Box<plan::PlanArgs>),
     /// Measure the speed of prefill and decode
     Bench(Box<bench::BenchArgs>),
     /// Perplexity of a text, and how far the model is from the exact reference or another store
@@ -86,7 +90,11 @@ pub struct ModelArgs {
     /// Bits of routed experts, of those that the store has [default: the first that it was packed with]
     #[arg(long, value_name = "BITS", value_parser = parse_code_bits)]
     pub experts: Option<Bits>,
-    /// Expert records held in memory [default: all that fit in half of the free memory]
+    /// Memory of the whole process: auto (what the machine can spare), or a size such as 24GB or
+    /// 1.5GiB
+    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = plan::parse_memory)]
+    pub memory: MemorySize,
+    /// Expert records held in memory [default: all that --memory leaves room for]
     #[arg(long, value_name = "N", value_parser = positive())]
     pub pool: Option<usize>,
     /// Directory with a byte-identical copy of the store on another drive: reads are shared out; may

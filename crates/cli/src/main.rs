@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Pack(args) => pack::run(args),
         Command::Check(args) => check::run(args),
+        Command::Plan(args) => plan::command::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Export(args) => export::run(&args),

@@ -1,22 +1,34 @@
 //! What a run needs, before anything is loaded.
 //!
-//! Owns: the arithmetic of context and memory, and refusals with numbers. Never: allocation.
+//! Owns: the arithmetic of context, what a budget of memory is cut for, refusals with numbers.
+//! Never: allocation, measuring (see `memory`).
 //! Invariant: a plan that was made fits the context, and the memory unless the user insisted.
 
+pub mod budget;
+pub mod command;
+pub mod probe;
+mod sizes;
+mod speed;
+
 use crate::args::ModelArgs;
+use crate::args::plan::MemorySize;
+use crate::device::Choice;
 use crate::exit::usage;
+use crate::memory::Machine;
 use crate::terminal::bytes;
+use budget::{Cut, Demand, Parts, Shortage, Sizes};
 use cherenkov_engine::{LoadDraft, Options};
 use cherenkov_format::Store;
-use cherenkov_format::qwen4_exp::config::{Config, Mixer};
-use cherenkov_model::MAX_TENTATIVE;
+use cherenkov_format::qwen4_exp::config::Config;
 
 /// Longest answer where none was asked for.
 pub const OUTPUT_DEFAULT: usize = 2048;
 /// Context of a chat where none was asked for.
 pub const CHAT_CONTEXT_DEFAULT: usize = 8192;
-/// Bytes of a number of state or activation.
-const FLOAT_BYTES: usize = 4;
+/// Of the free memory, one part in so many is left to others unless told otherwise.
+const LEFT_FREE: u64 = 8;
+/// The program itself is not of the same size at every start.
+const SLACK: u64 = 2 << 20;
 
 /// Tokens that an answer and its prompt may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,60 +93,17 @@ impl Lengths {
     }
 }
 
-/// Memory by purpose, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
-    /// Dense weights.
-    pub dense: u64,
-    /// State of all sequences.
-    pub context: u64,
-    /// Activations.
-    pub scratch: u64,
-    /// One expert record.
-    pub record: u64,
-}
-
-impl Memory {
-    fn of(store: &Store, sequences: usize, context: usize, rows: usize) -> Self {
-        let c = store.config();
-        let (a, d) = (&c.attention, &c.delta);
-        let deltas = c.layers.iter().filter(|m| **m == Mixer::Delta).count();
-        let attentions = c.layers.len() - deltas + usize::from(c.mtp.is_some());
-        let token = attentions * (2 * a.kv_heads * a.head_dim + a.index_dim);
-        // Each tentative row keeps the state from before it.
-        let state = deltas * d.value_heads * d.key_dim * d.value_dim * (1 + MAX_TENTATIVE);
-        let rings = (deltas * d.channels() + 2 * c.wide()) * 2 * MAX_TENTATIVE;
-        let sequence = (context + MAX_TENTATIVE) * token + state + rings;
-        let mixer = (2 * d.channels() + 2 * d.value_width()).max(4 * a.heads * a.head_dim);
-        let row = (5 + c.moe.top_k) * c.hidden + 6 * c.wide() + mixer;
-        Self {
-            dense: store.manifest().dense.bytes,
-            context: (sequences * sequence * FLOAT_BYTES) as u64,
-            scratch: (rows * row * FLOAT_BYTES) as u64,
-            record: store.experts().record_bytes(),
-        }
-    }
-
-    /// Everything but the pool.
-    fn fixed(&self) -> u64 {
-        self.dense + self.context + self.scratch
-    }
-
-    /// Records that the pool holds.
-    fn pool(&self, asked: Option<usize>, records: usize, available: u64) -> usize {
-        let most = (available / 2).min(available.saturating_sub(self.fixed()));
-        let fits = usize::try_from(most / self.record).unwrap_or(usize::MAX);
-        asked.unwrap_or(fits.max(1)).min(records)
-    }
-}
-
 /// What is loaded, and how much of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// For the engine.
     pub options: Options,
+    /// What is needed, by purpose, whatever there is.
+    pub sizes: Sizes,
     /// Memory by purpose.
-    pub memory: Memory,
+    pub parts: Parts,
+    /// What was cut.
+    pub budget: u64,
 }
 
 /// How many copies of weights and state a device keeps.
@@ -149,6 +118,8 @@ pub enum Copies {
 /// What a plan is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
+    /// What computes.
+    pub device: Choice,
     /// Tokens of one sequence.
     pub context: usize,
     /// Sequences open at a time.
@@ -160,57 +131,108 @@ pub struct Wanted {
 }
 
 impl Plan {
-    /// Plans the memory of a run, of which `available` bytes can be had.
+    /// Plans the memory of a run on this machine.
     ///
     /// # Errors
-    /// With all numbers when it does not suffice.
+    /// With all numbers when it does not suffice, and the nearest settings that would do.
     pub fn make(
         args: &ModelArgs,
         store: &Store,
         wanted: Wanted,
-        available: u64,
+        machine: Machine,
     ) -> anyhow::Result<Self> {
-        let experts = store.experts();
-        let records = experts.layers() * experts.per_layer();
-        let chunk = args.chunk.min(wanted.context);
-        let mut memory = Memory::of(store, wanted.sequences, wanted.context, chunk);
-        if wanted.copies == Copies::Checked {
-            memory.dense *= 2;
-            memory.context *= 2;
-            memory.scratch *= 2;
-            memory.record *= 2;
-        }
-        let pool_slots = memory.pool(args.pool, records, available);
         let draft = if wanted.drafts > 0 { LoadDraft::Yes } else { LoadDraft::No };
-        let options = Options {
+        let mut options = Options {
             context: wanted.context,
             sequences: wanted.sequences,
-            chunk,
+            chunk: args.chunk.min(wanted.context),
             step_rows: wanted.drafts + 1,
             draft,
-            pool_slots,
+            pool_slots: 0,
         };
-        let plan = Self { options, memory };
-        let needed = memory.fixed() + pool_slots as u64 * memory.record;
-        if needed > available && !args.overcommit {
-            anyhow::bail!("{}", plan.refusal(needed, available));
-        }
-        Ok(plan)
+        let sizes = sizes::sizes(store, wanted, &options, args.readers);
+        let sizes = Sizes { program: sizes.program + machine.resident, ..sizes };
+        let demand = Demand { context: wanted.context, pool: args.pool };
+        let (cut, budget) = cut(args, &sizes, demand, machine)?;
+        options.pool_slots = cut.slots;
+        Ok(Self { options, sizes, parts: cut.parts, budget })
     }
+}
 
-    fn refusal(&self, needed: u64, available: u64) -> String {
-        let (m, slots) = (&self.memory, self.options.pool_slots);
-        format!(
-            "memory: dense {} + context {} + scratch {} + pool {} ({slots} experts) = {}, available \
-             are {}; lower --pool or --max-ctx, or insist with --overcommit",
-            bytes(m.dense),
-            bytes(m.context),
-            bytes(m.scratch),
-            bytes(slots as u64 * m.record),
-            bytes(needed),
-            bytes(available)
-        )
+/// Cuts what the arguments and the machine allow; returns that as well.
+fn cut(
+    args: &ModelArgs,
+    sizes: &Sizes,
+    demand: Demand,
+    machine: Machine,
+) -> anyhow::Result<(Cut, u64)> {
+    let most = machine.resident + machine.available;
+    let budget = match args.memory {
+        MemorySize::Bytes(budget) => budget,
+        MemorySize::Auto => most - machine.available / LEFT_FREE,
+    };
+    let found = match (sizes.cut(budget, demand), args.memory) {
+        // Better a little less left to others than no run at all.
+        (Err(short), MemorySize::Auto) => sizes.cut(short.needed.min(most), demand),
+        (found, _) => found,
+    };
+    match found {
+        Ok(cut) if cut.parts.total() <= most || args.overcommit => Ok((cut, budget)),
+        Ok(cut) => Err(anyhow::anyhow!("{}", too_much(&cut, most))),
+        Err(short) if args.overcommit => {
+            Ok((Cut { parts: short.parts, slots: short.slots }, short.needed))
+        }
+        Err(short) => Err(anyhow::anyhow!("{}", refusal(args, &short, budget, demand))),
     }
+}
+
+/// A plan in words.
+fn sum(parts: &Parts, slots: usize) -> String {
+    let shown = parts.list().into_iter().filter(|(_, size)| *size > 0);
+    let shown: Vec<String> = shown
+        .map(|(what, size)| match what {
+            "expert pool" => format!("{what} {} ({slots} experts)", bytes(size)),
+            _ => format!("{what} {}", bytes(size)),
+        })
+        .collect();
+    shown.join(" + ")
+}
+
+/// The budget is kept, but the machine does not have it.
+fn too_much(cut: &Cut, most: u64) -> String {
+    format!(
+        "memory: {} = {}, this machine can give {}; lower --memory to that, or insist with \
+         --overcommit",
+        sum(&cut.parts, cut.slots),
+        bytes(cut.parts.total()),
+        bytes(most)
+    )
+}
+
+fn refusal(args: &ModelArgs, short: &Shortage, budget: u64, demand: Demand) -> String {
+    let (needed, total) = (bytes(short.needed), bytes(short.parts.total()));
+    let mut text = format!("memory: {} = {total}", sum(&short.parts, short.slots));
+    if short.needed > short.parts.total() {
+        text += &format!(", {needed} while weights are loaded");
+    }
+    match args.memory {
+        MemorySize::Bytes(_) => {
+            let enough = (short.needed + SLACK).div_ceil(1_000_000);
+            text += &format!("; --memory allows {}: give it {enough}MB", bytes(budget));
+        }
+        MemorySize::Auto => text += &format!("; available are {}", bytes(budget)),
+    }
+    if demand.pool.is_some() {
+        text += ", lower --pool";
+    }
+    match short.context {
+        Some(context) => text += &format!(", or a context of at most {context} (--max-ctx)"),
+        None => text += "; no context is small enough",
+    }
+    if args.memory == MemorySize::Auto {
+        text += ", or insist with --overcommit";
+    }
+    text
 }
 
 #[cfg(test)]
@@ -253,37 +275,65 @@ mod tests {
     fn plan(args: &[&str], available: u64) -> Result<Plan, String> {
         let cli = Cli::parse_from([&["cherenkov", "run", "x"], args].concat());
         let Command::Run(args) = cli.command else { unreachable!() };
-        let wanted = Wanted { context: 256, sequences: 1, drafts: 2, copies: Copies::Single };
-        Plan::make(&args.model, &store(), wanted, available).map_err(|e| e.to_string())
+        let kv = cherenkov_cpu::KvPrecision::default();
+        let device = Choice::Cpu { threads: 2, isa: cherenkov_cpu::Isa::Portable, kv };
+        let copies = Copies::Single;
+        let wanted = Wanted { device, context: 256, sequences: 1, drafts: 2, copies };
+        let machine = Machine { resident: 30_000_000, available };
+        Plan::make(&args.model, &store(), wanted, machine).map_err(|e| e.to_string())
     }
 
     #[test]
-    fn the_pool_takes_half_of_the_memory_at_most_unless_told() {
+    fn the_pool_takes_what_is_left_unless_told() {
         let store = store();
         let records = store.experts().layers() * store.experts().per_layer();
         let whole = plan(&[], 1 << 40).unwrap();
         assert_eq!(whole.options.pool_slots, records);
-        let fixed = whole.memory.fixed();
-        let pool = records as u64 * whole.memory.record;
-        let short = plan(&[], pool + fixed - 1).unwrap();
-        assert_eq!(short.options.pool_slots, records - 1);
-        let memory = Memory { dense: 30, context: 10, scratch: 0, record: 10 };
-        assert_eq!(memory.pool(None, 100, 400), 20, "all of it would fit, but not in half");
-        assert_eq!(memory.pool(None, 100, 60), 2, "the rest needs more than half");
-        assert_eq!(memory.pool(None, 100, 0), 1);
+        assert_eq!(
+            whole.sizes.program - 30_000_000,
+            plan(&[], 1 << 30).unwrap().sizes.program - 30_000_000
+        );
+        let total = whole.parts.total();
+        let memory = |bytes: u64| plan(&["--memory", &bytes.to_string()], 1 << 40);
+        assert_eq!(memory(total).unwrap().options.pool_slots, records);
+        assert_eq!(memory(total - 1).unwrap().options.pool_slots, records - 1);
+        // An eighth of what is free is left to others, unless nothing would run then.
+        let short = plan(&[], total - 30_000_000).unwrap();
+        assert!(short.options.pool_slots < records, "{short:?}");
+        assert!(short.parts.total() <= total - (total - 30_000_000) / 8);
+        let least = plan(&["--pool", "4"], 1 << 40).unwrap().parts.total();
+        assert_eq!(plan(&[], least - 30_000_000).unwrap().options.pool_slots, 4);
         assert_eq!(plan(&["--pool", "7"], 1 << 40).unwrap().options.pool_slots, 7);
         assert_eq!(plan(&["--pool", "9999"], 1 << 40).unwrap().options.pool_slots, records);
         assert_eq!(plan(&["--chunk", "99999"], 1 << 40).unwrap().options.chunk, 256);
     }
 
     #[test]
-    fn too_little_memory_is_refused_with_numbers_unless_insisted() {
+    fn what_cannot_work_is_refused_with_numbers_and_a_way_out() {
         let error = plan(&["--pool", "100"], 10_000_000).unwrap_err();
-        for word in ["memory: dense ", "(100 experts)", "available are 10.0 MB", "--overcommit"] {
+        for word in
+            ["memory: program ", "(100 experts)", "available are ", "--pool", "--overcommit"]
+        {
             assert!(error.contains(word), "no {word} in {error}");
         }
-        assert!(plan(&[], 0).is_err());
         let insisted = plan(&["--overcommit"], 0).unwrap();
-        assert_eq!(insisted.options.pool_slots, 1);
+        assert_eq!(insisted.options.pool_slots, 4, "one token's experts of one layer");
+        // The least that is named suffices, and hardly more.
+        let error = plan(&["--memory", "40MB"], 1 << 40).unwrap_err();
+        let words = "--memory allows 40.0 MB: give it ";
+        let least = error.split(words).nth(1).and_then(|rest| rest.split("MB").next()).unwrap();
+        let least = least.parse::<u64>().unwrap() * 1_000_000;
+        assert!(plan(&["--memory", &least.to_string()], 1 << 40).is_ok());
+        // So does the context.
+        let short = (least - 3_200_000).to_string();
+        let error = plan(&["--memory", &short], 1 << 40).unwrap_err();
+        let context = error.split("or a context of at most ").nth(1).unwrap();
+        let context: usize = context.split(' ').next().unwrap().parse().unwrap();
+        assert!((1..256).contains(&context), "{error}");
+        // A pool that contradicts the budget, and a budget that the machine does not have.
+        let error = plan(&["--memory", &least.to_string(), "--pool", "400"], 1 << 40).unwrap_err();
+        assert!(error.contains("lower --pool"), "{error}");
+        let error = plan(&["--memory", "1GB"], 20_000_000).unwrap_err();
+        assert!(error.contains("this machine can give 50.0 MB; lower --memory"), "{error}");
     }
 }

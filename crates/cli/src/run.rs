@@ -7,12 +7,13 @@ use crate::device::{self, Choice};
 use crate::exit::{self, usage};
 use crate::generate::{self, Answer, Ask, Finish, Reading};
 use crate::interrupt::Interrupt;
+use crate::memory::Machine;
 use crate::plan::{Asked, Copies, Lengths, Plan, Wanted};
 use crate::prompt::{Tokens, Words};
 use crate::settings::{Mode, Settings, Thinking};
 use crate::stats::{Numbers, Reporter};
 use crate::terminal::{Printer, Style, note};
-use crate::{chat, locate, memory};
+use crate::{chat, locate};
 use anyhow::Context as _;
 use cherenkov_engine::{Engine, SeqId};
 use cherenkov_format::Store;
@@ -103,8 +104,9 @@ impl Load<'_> {
         sequences: usize,
         drafts: usize,
     ) -> anyhow::Result<Box<dyn Engine>> {
-        let wanted = Wanted { context, sequences, drafts, copies: self.copies };
-        let plan = Plan::make(self.args, self.store, wanted, memory::available())?;
+        let (device, copies) = (self.device, self.copies);
+        let wanted = Wanted { device, context, sequences, drafts, copies };
+        let plan = Plan::make(self.args, self.store, wanted, Machine::look())?;
         let streaming = device::streaming(self.args);
         let engine = self.device.engine(self.store, plan.options, streaming, self.copies);
         let engine =

@@ -146,7 +146,11 @@ fn params(args: &SamplingArgs, defaults: &Defaults) -> anyhow::Result<SamplePara
     Ok(params)
 }
 
-fn drafts(wanted: Option<usize>, store: &Store) -> anyhow::Result<usize> {
+/// Drafts per step: as many as were asked for, or the default of this store.
+///
+/// # Errors
+/// When there are more than can be.
+pub fn drafts(wanted: Option<usize>, store: &Store) -> anyhow::Result<usize> {
     let limit = if store.config().mtp.is_some() { MAX_TENTATIVE - 1 } else { 0 };
     match wanted {
         None => Ok(DRAFTS_DEFAULT.min(limit)),

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod device;
+mod footprint;
 pub mod kernels;
 pub mod memory;
 mod read;
@@ -16,5 +17,6 @@ pub mod simd;
 pub mod threads;
 
 pub use device::{CpuDevice, CpuMatrix, CpuOptions, CpuVector, KvPrecision};
+pub use footprint::Footprint;
 pub use read::PlainRead;
 pub use simd::Isa;

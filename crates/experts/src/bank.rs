@@ -4,8 +4,7 @@
 //! Invariant: a slot's bytes are either published (readable) or taken (being written), never both;
 //! the type system sees to it, because taking a landing moves the bytes out.
 
-use cherenkov_format::ask_for_huge_pages;
-use cherenkov_format::record::PAGE_BYTES;
+use cherenkov_format::OwnPages;
 
 /// Index of a slot in a bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,33 +35,31 @@ pub trait Bank {
     fn wait(&mut self, ticket: Self::Ticket);
 }
 
-/// Bytes that start on a page boundary.
+/// Bytes that start on a page boundary, and go back to the system with the value.
 #[derive(Debug)]
-pub struct PageBuf {
-    raw: Vec<u8>,
-    start: usize,
-    len: usize,
-}
+pub struct PageBuf(OwnPages);
 
 impl PageBuf {
     /// `len` zeroed bytes at an address that is a multiple of [`PAGE_BYTES`].
+    ///
+    /// # Panics
+    /// When the system has no room, as for every other allocation.
+    ///
+    /// [`PAGE_BYTES`]: cherenkov_format::record::PAGE_BYTES
     pub fn new(len: usize) -> Self {
-        let raw = vec![0; len + PAGE_BYTES];
-        ask_for_huge_pages(&raw);
-        let start = raw.as_ptr().align_offset(PAGE_BYTES);
-        Self { raw, start, len }
+        Self(OwnPages::new(len).expect("the system has memory for a record"))
     }
 }
 
 impl AsRef<[u8]> for PageBuf {
     fn as_ref(&self) -> &[u8] {
-        &self.raw[self.start..self.start + self.len]
+        self.0.as_ref()
     }
 }
 
 impl AsMut<[u8]> for PageBuf {
     fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.raw[self.start..self.start + self.len]
+        self.0.as_mut()
     }
 }
 

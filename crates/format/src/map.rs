@@ -1,6 +1,6 @@
-//! A file mapped for reading, and how memory is backed.
+//! A file mapped for reading, memory of its own, and how memory is backed.
 //!
-//! Owns: the unsafe calls of this crate. Never: writable mappings.
+//! Owns: the unsafe calls of this crate. Never: writable mappings of files.
 
 #![allow(unsafe_code)]
 
@@ -31,6 +31,44 @@ impl Map {
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
+
+    /// Lets go of the memory behind the bytes that were read; they come back from the file when they
+    /// are read again.
+    pub fn forget(&self) {
+        // SAFETY: the mapping is shared with the file and never written, so that what is read again
+        // is what was read before, also through slices that are still held.
+        #[cfg(unix)]
+        let _ = unsafe { self.0.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+    }
+}
+
+/// Zeroed memory that starts on a page boundary and goes back to the system when it is dropped. The
+/// allocator of a program keeps what it is given back, for the most part.
+#[derive(Debug)]
+pub struct OwnPages(memmap2::MmapMut);
+
+impl OwnPages {
+    /// `len` zeroed bytes.
+    ///
+    /// # Errors
+    /// When the system has no room.
+    pub fn new(len: usize) -> std::io::Result<Self> {
+        let pages = memmap2::MmapMut::map_anon(len)?;
+        ask_for_huge_pages(&pages[..]);
+        Ok(Self(pages))
+    }
+}
+
+impl AsRef<[u8]> for OwnPages {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsMut<[u8]> for OwnPages {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
 }
 
 /// Asks for huge pages behind `memory`, best before it is first written: weights are read in long
@@ -57,7 +95,19 @@ pub fn ask_for_huge_pages<T>(memory: &[T]) {
 
 #[cfg(test)]
 mod tests {
-    use super::ask_for_huge_pages;
+    use super::{OwnPages, ask_for_huge_pages};
+
+    #[test]
+    fn own_pages_are_zeroed_and_start_on_a_page() {
+        for len in [1, 4096, 3 << 20] {
+            let mut pages = OwnPages::new(len).unwrap();
+            assert_eq!(pages.as_ref().len(), len);
+            assert!(pages.as_ref().as_ptr().addr().is_multiple_of(4096));
+            assert!(pages.as_ref().iter().all(|byte| *byte == 0));
+            pages.as_mut().fill(7);
+            assert!(OwnPages::new(len).unwrap().as_ref().iter().all(|byte| *byte == 0));
+        }
+    }
 
     #[test]
     fn asking_changes_nothing() {

@@ -18,6 +18,7 @@ use crate::rows::RowEncoding;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const REMEDY: &str = "the store is damaged: pack again";
 
@@ -305,10 +306,17 @@ impl ExpertFile {
     }
 }
 
+/// Most bytes of one n-gram table that rows read through the map hold in memory.
+pub const NGRAM_RESIDENT_BYTES: u64 = 64 << 20;
+/// Most bytes that the system maps when one row is read: those around it come along if it has them.
+const FAULT_BYTES: u64 = 64 << 10;
+
 /// The mapped n-gram table of one PLE layer.
 #[derive(Debug)]
 pub struct NgramTable {
     map: Map,
+    /// Rows read since the map was last forgotten.
+    touched: AtomicU64,
     path: PathBuf,
     rows: u64,
     width: usize,
@@ -321,6 +329,7 @@ impl NgramTable {
         let file = open_sized(path, section.bytes)?;
         Ok(Self {
             map: Map::new(&file, path)?,
+            touched: AtomicU64::new(0),
             path: path.to_owned(),
             rows: section.rows,
             width: section.width,
@@ -358,11 +367,16 @@ impl NgramTable {
         &self.map.bytes()[row as usize * self.row_bytes..][..self.row_bytes]
     }
 
-    /// Writes the exact values of one row to `out`.
+    /// Writes the exact values of one row to `out`. However many rows are read, they hold no more
+    /// than [`NGRAM_RESIDENT_BYTES`] of memory.
     ///
     /// # Panics
     /// When there is no such row or `out` is not `width` long.
     pub fn read_row(&self, row: u64, out: &mut [f32]) {
+        const ROWS: u64 = NGRAM_RESIDENT_BYTES / FAULT_BYTES;
+        if self.touched.fetch_add(1, Ordering::Relaxed) % ROWS == ROWS - 1 {
+            self.map.forget();
+        }
         self.encoding.decode(self.row(row), out);
     }
 }

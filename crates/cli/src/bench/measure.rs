@@ -8,13 +8,11 @@ use super::force::Forced;
 use super::tokens::Tokens;
 use crate::args::bench::BenchArgs;
 use crate::interrupt::Interrupt;
+use crate::plan::probe;
 use cherenkov_cpu::PlainRead;
 use cherenkov_engine::{Engine, SampleParams, Sampler, SeqId, Snapshot, Step};
 use cherenkov_model::MAX_TENTATIVE;
 use std::time::Instant;
-
-/// Passes of the plain read before a sample.
-const READ_PASSES: usize = 4;
 
 /// Tokens of a warm-up prompt.
 const WARM_UP: usize = 256;
@@ -217,16 +215,8 @@ impl Bench<'_> {
         }
     }
 
-    /// The fastest of a few passes: a thread that has just woken may share a core for a while.
     fn plain_read(&mut self, row: &mut Row) {
-        if let Some(read) = &mut self.read {
-            let passes = (0..READ_PASSES).map(|_| {
-                let began = Instant::now();
-                let bytes = read.pass();
-                bytes as f64 / began.elapsed().as_secs_f64()
-            });
-            row.reads.push(passes.fold(0.0, f64::max));
-        }
+        row.reads.extend(self.read.as_deref_mut().map(probe::memory_rate));
     }
 
     /// Draws `count` tokens; nothing ends the answer.

@@ -5,7 +5,7 @@
 //! Invariant: every configuration is warmed up before it is timed, and the plain read that decode is
 //! compared with alternates with the decodes themselves.
 
-mod cost;
+pub mod cost;
 mod force;
 mod machine;
 mod measure;
@@ -19,11 +19,11 @@ use crate::args::{ComputeArgs, DeviceName};
 use crate::device::{Choice, Instruments, streaming};
 use crate::exit::usage;
 use crate::interrupt::Interrupt;
-use crate::plan::{Copies, Plan, Wanted};
+use crate::locate;
+use crate::memory::Machine;
+use crate::plan::{Copies, Plan, Wanted, probe};
 use crate::terminal::note;
-use crate::{locate, memory};
 use anyhow::Context as _;
-use cherenkov_cpu::PlainRead;
 use cherenkov_engine::Engine;
 use cherenkov_format::Store;
 use cherenkov_model::MAX_TENTATIVE;
@@ -34,11 +34,6 @@ use report::Report;
 use std::sync::Arc;
 use tokens::Tokens;
 use verbs::Stopwatch;
-
-/// Stretches of memory that the plain read goes through.
-const READ_STRETCHES: usize = 4;
-/// Most bytes of one of them.
-const READ_BYTES_MAX: u64 = 256 << 20;
 
 /// Measures, and prints a table or JSON.
 ///
@@ -108,7 +103,7 @@ impl Session<'_> {
     /// Measures everything with one instruction set and thread count.
     fn configuration(&self, device: Choice, report: &mut Report) -> anyhow::Result<()> {
         let args = self.args;
-        let mut read = plain_read(device)?;
+        let mut read = probe::plain_read(device)?;
         // With and without the draft head: it takes part in every prefill once it is loaded.
         for (number, &drafts) in args.drafts.iter().enumerate() {
             let forced = args.force_acceptance.filter(|_| drafts > 0).map(Forced::new);
@@ -161,8 +156,9 @@ impl Session<'_> {
             .max(measure::warm_up(args.model.chunk));
         // A pending token before, one after, and drafts beyond the end.
         let context = depth + longest + 2 + MAX_TENTATIVE;
-        let wanted = Wanted { context, sequences: 2, drafts, copies: Copies::Single };
-        let plan = Plan::make(&args.model, self.store, wanted, memory::available())?;
+        let copies = Copies::Single;
+        let wanted = Wanted { device, context, sequences: 2, drafts, copies };
+        let plan = Plan::make(&args.model, self.store, wanted, Machine::look())?;
         let loaded =
             device.instrumented(self.store, plan.options, streaming(&args.model), instruments);
         self.interrupt.check()?;
@@ -192,11 +188,4 @@ impl Session<'_> {
         }
         Ok(())
     }
-}
-
-/// The read that decode is compared with; only the cpu device has one.
-fn plain_read(device: Choice) -> anyhow::Result<Option<PlainRead>> {
-    let Choice::Cpu { threads, isa, .. } = device else { return Ok(None) };
-    let stretch = (memory::available() / 32).min(READ_BYTES_MAX) as usize;
-    PlainRead::new(threads, isa, READ_STRETCHES, stretch).context("cannot start threads")
 }

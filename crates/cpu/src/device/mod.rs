@@ -23,8 +23,10 @@ use cherenkov_format::record::RecordLayout;
 use cherenkov_model::{Batch, Error, Limits, Result};
 use engine::Engine;
 use moe::Grouped;
+pub(crate) use residual::BLOCK_ROWS;
 pub use state::KvPrecision;
 use state::State;
+pub(crate) use state::stored;
 pub use weights::{CpuMatrix, CpuVector};
 
 /// Name of the device in messages.

@@ -17,7 +17,7 @@ use cherenkov_model::device::{Hyper, PleWeights};
 use cherenkov_model::{Batch, Run};
 
 /// Rows of a block.
-const BLOCK_ROWS: usize = 512;
+pub(crate) const BLOCK_ROWS: usize = 512;
 
 /// Hyper-connection read of all rows; `gate` is left alone without injection weights.
 pub fn hyper_read(

@@ -174,6 +174,14 @@ impl KvPrecision {
             Self::F32 => "f32",
         }
     }
+
+    /// Bytes of a number.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
 }
 
 /// Numbers of a stored row: whole vectors.

@@ -15,4 +15,4 @@ mod weights;
 
 pub use forward::{DraftSource, Input, Pass};
 pub use sequence::Sequence;
-pub use weights::{Acts, Draft, Layer, LoadDraft, Model};
+pub use weights::{Acts, Draft, Layer, LoadDraft, Model, act_widths};

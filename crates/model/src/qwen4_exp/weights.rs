@@ -172,31 +172,40 @@ impl<D: Device> Loader<'_, D> {
             hidden: self.device.row_lane(wide, 1),
         })
     }
+}
 
-    fn acts(&mut self) -> Acts {
-        let c = self.store.config().clone();
-        let (h, wide, d) = (c.hidden, c.wide(), &mut *self.device);
-        let (a, ple) = (&c.attention, c.ple.as_ref().map_or(0, |p| p.embed_dim));
-        let kv = a.kv_heads * a.head_dim;
-        let (channels, values, heads) =
-            (c.delta.channels(), c.delta.value_width(), c.delta.value_heads);
-        Acts {
-            embed: d.act(h),
-            stream: d.act(wide),
-            x: d.act(h),
-            y: d.act(h),
-            gate: d.act(c.hyper.count),
-            delta: [channels, channels, values, heads, heads, values].map(|w| d.act(w)),
-            attention: [a.heads * a.head_dim * 2, kv, kv, a.index_width(), a.heads * a.head_dim]
-                .map(|w| d.act(w)),
-            picks: d.picks(a.budget_blocks()),
-            parts: d.act(c.moe.top_k * h),
-            shared: d.act(h),
-            ngram: [ple, if ple > 0 { wide } else { 0 }, if ple > 0 { h } else { 0 }]
-                .map(|w| d.act(w)),
-            draft: [wide; 3].map(|w| d.act(w)),
-        }
+/// The activations of a model; `act` makes one of some width.
+fn acts(c: &Config, picks: Picks, mut act: impl FnMut(usize) -> Act) -> Acts {
+    let (h, wide) = (c.hidden, c.wide());
+    let (a, ple) = (&c.attention, c.ple.as_ref().map_or(0, |p| p.embed_dim));
+    let kv = a.kv_heads * a.head_dim;
+    let (channels, values, heads) =
+        (c.delta.channels(), c.delta.value_width(), c.delta.value_heads);
+    Acts {
+        embed: act(h),
+        stream: act(wide),
+        x: act(h),
+        y: act(h),
+        gate: act(c.hyper.count),
+        delta: [channels, channels, values, heads, heads, values].map(&mut act),
+        attention: [a.heads * a.head_dim * 2, kv, kv, a.index_width(), a.heads * a.head_dim]
+            .map(&mut act),
+        picks,
+        parts: act(c.moe.top_k * h),
+        shared: act(h),
+        ngram: [ple, if ple > 0 { wide } else { 0 }, if ple > 0 { h } else { 0 }].map(&mut act),
+        draft: [wide; 3].map(&mut act),
     }
+}
+
+/// Values per row of every activation of a model, for plans of memory.
+pub fn act_widths(config: &Config) -> Vec<usize> {
+    let mut widths = Vec::new();
+    acts(config, Picks { id: 0, blocks: 0 }, |width| {
+        widths.push(width);
+        Act { id: 0, width: width as u32 }
+    });
+    widths
 }
 
 impl<D: Device> Model<D> {
@@ -229,7 +238,8 @@ impl<D: Device> Model<D> {
         let head = (!config.tied_embeddings).then(|| load.matrix("lm_head")).transpose()?;
         let wanted = draft == LoadDraft::Yes && config.mtp.is_some();
         let draft = wanted.then(|| load.draft()).transpose()?;
-        let acts = load.acts();
+        let picks = load.device.picks(config.attention.budget_blocks());
+        let acts = acts(&config, picks, |width| load.device.act(width));
         device.allocate(limits)?;
         Ok(Self { config, embed, layers, mixer, head, draft, acts, limits })
     }
