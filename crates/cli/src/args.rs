@@ -65,6 +65,15 @@ pub enum DeviceName {
     Gpu,
 }
 
+/// Whether the pool follows the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GovernorName {
+    /// It does.
+    On,
+    /// It stays as planned.
+    Off,
+}
+
 /// What the norm of the draft head's hidden input spans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum HiddenNormName {
@@ -97,6 +106,10 @@ pub struct ModelArgs {
     /// Expert records held in memory [default: all that --memory leaves room for]
     #[arg(long, value_name = "N", value_parser = positive())]
     pub pool: Option<usize>,
+    /// Whether the pool shrinks while the machine is short of memory, and grows back [default: on,
+    /// off with --pool]
+    #[arg(long, value_enum)]
+    pub governor: Option<GovernorName>,
     /// Directory with a byte-identical copy of the store on another drive: reads are shared out; may
     /// be repeated
     #[arg(long, value_name = "DIR")]

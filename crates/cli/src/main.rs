@@ -17,6 +17,7 @@ mod eval;
 mod exit;
 mod export;
 mod generate;
+mod governor;
 mod interrupt;
 mod locate;
 mod memory;

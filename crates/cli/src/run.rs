@@ -13,7 +13,7 @@ use crate::prompt::{Tokens, Words};
 use crate::settings::{Mode, Settings, Thinking};
 use crate::stats::{Numbers, Reporter};
 use crate::terminal::{Printer, Style, note};
-use crate::{chat, locate};
+use crate::{chat, governor, locate};
 use anyhow::Context as _;
 use cherenkov_engine::{Engine, SeqId};
 use cherenkov_format::Store;
@@ -106,13 +106,14 @@ impl Load<'_> {
     ) -> anyhow::Result<Box<dyn Engine>> {
         let (device, copies) = (self.device, self.copies);
         let wanted = Wanted { device, context, sequences, drafts, copies };
-        let plan = Plan::make(self.args, self.store, wanted, Machine::look())?;
+        let machine = Machine::look();
+        let plan = Plan::make(self.args, self.store, wanted, machine)?;
         let streaming = device::streaming(self.args);
         let engine = self.device.engine(self.store, plan.options, streaming, self.copies);
         let engine =
             engine.with_context(|| format!("cannot load {}", self.store.dir().display()))?;
         self.interrupt.check()?;
-        Ok(engine)
+        Ok(governor::watched(engine, self.args, &plan, machine))
     }
 }
 

@@ -26,7 +26,7 @@ fn number(value: &Value) -> u64 {
 
 /// Answers a long prompt; the text, and the statistics.
 fn answer(store: &str, more: &[&str]) -> (String, Value) {
-    let prompt = "the quick brown fox jumps over the lazy dog and runs away. ".repeat(30);
+    let prompt = "the quick brown fox jumps over the lazy dog and runs away. ".repeat(12);
     let base = ["run", &prompt, "--model", store, "-t", "0", "-n", "24", "--no-eos"];
     let ended = run(&[&base[..], &["--stats-json", "-", "--max-ctx", "2000"], more].concat());
     assert_eq!(ended.code, 0, "{ended:?}");

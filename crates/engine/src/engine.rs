@@ -155,6 +155,15 @@ pub trait Engine: Send {
     /// When the bytes belong to another model or are damaged.
     fn restore(&mut self, bytes: &[u8]) -> Result<SeqId>;
 
+    /// Changes how many expert records are held in memory, from the next call on: memory goes back to
+    /// the system, or is taken again, at most as much as at the start. Changes speed and no bit.
+    /// Returns how many records there is room for now: a device that cannot part with single ones
+    /// keeps all.
+    ///
+    /// # Errors
+    /// When a reader of experts has failed.
+    fn resize_pool(&mut self, slots: usize) -> Result<usize>;
+
     /// Counters.
     fn snapshot(&self) -> Snapshot;
 

@@ -128,12 +128,8 @@ impl<D: Device> Runner<D> {
             drafts,
             stop: model.config.eos_stop.clone(),
         };
-        let stats = Snapshot {
-            drafted: vec![0; drafts],
-            accepted: vec![0; drafts],
-            pool_slots: options.pool_slots,
-            ..Snapshot::default()
-        };
+        let stats =
+            Snapshot { drafted: vec![0; drafts], accepted: vec![0; drafts], ..Snapshot::default() };
         let pages = Pages::new(size.2);
         let open = (0..options.sequences).map(|_| None).collect();
         let fingerprint = saved::fingerprint(store, device.name(), model.draft.is_some());
@@ -458,12 +454,18 @@ where
         Ok(self.install(index, Open::new(sequence, saved.tail)))
     }
 
+    fn resize_pool(&mut self, slots: usize) -> Result<usize> {
+        let held = self.core.experts.resize(slots);
+        Ok(held.map_err(cherenkov_model::Error::from)?)
+    }
+
     fn snapshot(&self) -> Snapshot {
         let counters = self.core.experts.counters();
         Snapshot {
             expert_hits: counters.hits,
             expert_misses: counters.misses,
             read_bytes: counters.read_bytes,
+            pool_slots: self.core.experts.slots(),
             memory: self.core.device.memory(),
             ..self.stats.clone()
         }

@@ -5,6 +5,7 @@
 //! the type system sees to it, because taking a landing moves the bytes out.
 
 use cherenkov_format::OwnPages;
+use std::io;
 
 /// Index of a slot in a bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,7 +18,7 @@ pub trait Bank {
     /// Proof of work in flight that reads some slots.
     type Ticket: Copy + Send;
 
-    /// Number of slots.
+    /// Number of slots, discarded ones included.
     fn slots(&self) -> usize;
 
     /// Takes the bytes of a slot that no work in flight reads.
@@ -33,6 +34,22 @@ pub trait Bank {
 
     /// Returns once the work behind `ticket` no longer reads its slots.
     fn wait(&mut self, ticket: Self::Ticket);
+
+    /// Whether the memory of single slots can be given back to the system.
+    fn is_elastic(&self) -> bool {
+        false
+    }
+
+    /// Gives the memory of a slot that holds no record back to the system. Elastic banks only.
+    fn discard(&mut self, _slot: Slot) {}
+
+    /// Gives a discarded slot memory again.
+    ///
+    /// # Errors
+    /// When the system has no room.
+    fn restore(&mut self, _slot: Slot) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Bytes that start on a page boundary, and go back to the system with the value.
@@ -47,7 +64,15 @@ impl PageBuf {
     ///
     /// [`PAGE_BYTES`]: cherenkov_format::record::PAGE_BYTES
     pub fn new(len: usize) -> Self {
-        Self(OwnPages::new(len).expect("the system has memory for a record"))
+        Self::try_new(len).expect("the system has memory for a record")
+    }
+
+    /// As [`Self::new`].
+    ///
+    /// # Errors
+    /// When the system has no room.
+    pub fn try_new(len: usize) -> io::Result<Self> {
+        OwnPages::new(len).map(Self)
     }
 }
 
@@ -67,18 +92,20 @@ impl AsMut<[u8]> for PageBuf {
 #[derive(Debug)]
 pub struct RamBank {
     slots: Vec<Option<PageBuf>>,
+    record_bytes: usize,
 }
 
 impl RamBank {
     /// `slots` slots of `record_bytes` each.
     pub fn new(slots: usize, record_bytes: usize) -> Self {
-        Self { slots: (0..slots).map(|_| Some(PageBuf::new(record_bytes))).collect() }
+        let slots = (0..slots).map(|_| Some(PageBuf::new(record_bytes))).collect();
+        Self { slots, record_bytes }
     }
 
     /// The record in a published slot.
     ///
     /// # Panics
-    /// When the slot's bytes are being written.
+    /// When the slot's bytes are being written, or were given back.
     pub fn record(&self, slot: Slot) -> &[u8] {
         self.slots[slot.0 as usize].as_ref().expect("slot is published").as_ref()
     }
@@ -101,4 +128,17 @@ impl Bank for RamBank {
     }
 
     fn wait(&mut self, (): ()) {}
+
+    fn is_elastic(&self) -> bool {
+        true
+    }
+
+    fn discard(&mut self, slot: Slot) {
+        self.slots[slot.0 as usize] = None;
+    }
+
+    fn restore(&mut self, slot: Slot) -> io::Result<()> {
+        self.slots[slot.0 as usize] = Some(PageBuf::try_new(self.record_bytes)?);
+        Ok(())
+    }
 }

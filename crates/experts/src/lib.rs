@@ -18,6 +18,7 @@ mod queue;
 mod readers;
 mod replay;
 mod request;
+mod resize;
 mod source;
 mod stats;
 mod trace;

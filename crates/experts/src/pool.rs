@@ -72,6 +72,8 @@ pub struct Pool {
     entries: Vec<Entry>,
     held: HashMap<ExpertKey, Slot>,
     free: BTreeSet<u32>,
+    /// Slots without memory.
+    closed: BTreeSet<u32>,
     spent: BTreeSet<u32>,
     ahead: BTreeSet<u32>,
     /// Kept and passed ones: the lowest rank goes first.
@@ -89,6 +91,7 @@ impl Pool {
             entries: vec![FREE; slots],
             held: HashMap::new(),
             free: (0..slots as u32).collect(),
+            closed: BTreeSet::new(),
             spent: BTreeSet::new(),
             ahead: BTreeSet::new(),
             ranked: BTreeSet::new(),
@@ -98,9 +101,30 @@ impl Pool {
         }
     }
 
-    /// Slots, empty ones included.
+    /// Slots, empty ones included, closed ones not.
     pub fn slots(&self) -> usize {
-        self.entries.len()
+        self.entries.len() - self.closed.len()
+    }
+
+    /// Closes the slot that a step would be given next; `None` when all are pinned or loading.
+    pub fn close(&mut self) -> Option<Slot> {
+        let index = self.victim(Taker::Step, Press::Demand)?;
+        self.clear(Slot(index));
+        self.free.remove(&index);
+        self.closed.insert(index);
+        Some(Slot(index))
+    }
+
+    /// A closed slot, if there is one.
+    pub fn closed(&self) -> Option<Slot> {
+        self.closed.first().map(|index| Slot(*index))
+    }
+
+    /// Makes a closed slot an empty one.
+    pub fn reopen(&mut self, slot: Slot) {
+        if self.closed.remove(&slot.0) {
+            self.free.insert(slot.0);
+        }
     }
 
     /// The slot that holds `key` or will, and what it waits for.
@@ -232,6 +256,24 @@ mod tests {
         assert_eq!(pool.find(key(1)), None);
         pool.clear(a);
         assert_eq!(pool.take(key(9), STEP, Press::Demand), Some(a));
+    }
+
+    #[test]
+    fn what_is_worth_the_least_is_closed_first_and_opens_empty() {
+        let mut pool = Pool::new(4);
+        let (a, b) = (kept(&mut pool, 1, 7), kept(&mut pool, 2, 3));
+        let c = pool.take(key(3), STEP, Press::Demand).unwrap();
+        let empty = pool.close().unwrap();
+        assert!(![a, b, c].contains(&empty));
+        assert_eq!((pool.close(), pool.close()), (Some(b), Some(a)));
+        assert_eq!(pool.close(), None, "the last one is loading");
+        assert_eq!((pool.slots(), pool.find(key(1))), (1, None));
+        assert_eq!(pool.take(key(9), STEP, Press::Demand), None, "closed slots are not taken");
+        let first = pool.closed().unwrap();
+        pool.reopen(first);
+        pool.reopen(first);
+        assert_eq!(pool.slots(), 2);
+        assert_eq!(pool.take(key(9), STEP, Press::Demand), Some(first));
     }
 
     #[test]

@@ -363,7 +363,7 @@ impl<B: Bank> Experts<B> {
     }
 
     /// Takes in a finished read.
-    fn land(&mut self, done: Done<B::Landing>) -> Result<()> {
+    pub(crate) fn land(&mut self, done: Done<B::Landing>) -> Result<()> {
         let Done { key, landing, result, started, ended, .. } = done;
         let (slot, _) = self.pool.find(key).expect("a record on its way has a slot");
         let waits = &mut self.asked.awaited;
@@ -396,7 +396,7 @@ impl<B: Bank> Experts<B> {
     }
 
     /// Closes the open request, whatever state it is in.
-    fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         let Some(layer) = self.asked.layer else { return };
         self.asked.rest.clear();
         for (expert, slot) in std::mem::take(&mut self.asked.ready) {

@@ -26,6 +26,7 @@ struct Seen {
     wasted: Cell<u64>,
     cancelled: Cell<u64>,
     retries: Cell<u64>,
+    resized: Cell<u64>,
 }
 
 fn add(cell: &Cell<u64>, n: u64) {
@@ -36,6 +37,8 @@ struct World {
     experts: Experts<RamBank>,
     dice: Dice,
     source: Arc<dyn Source>,
+    /// Slots at the start.
+    most: usize,
 }
 
 fn world(seed: u64, bytes: &Arc<Vec<u8>>, index: &cherenkov_experts::Index) -> World {
@@ -71,12 +74,19 @@ fn world(seed: u64, bytes: &Arc<Vec<u8>>, index: &cherenkov_experts::Index) -> W
     if dice.once_in(4) {
         experts.use_layers(LAYERS as usize - 1);
     }
-    World { experts, dice, source }
+    World { experts, dice, source, most: slots }
 }
 
 /// One pass over some layers; what one asks of the bank depends on the dice only.
 fn pass(world: &mut World, seen: &Seen) {
     let World { experts, dice, .. } = world;
+    if dice.once_in(6) {
+        let slots = 1 + dice.below(40) as usize;
+        let held = experts.resize(slots).expect("readers stand");
+        assert_eq!(held, slots.min(world.most));
+        assert_eq!(experts.slots(), held);
+        add(&seen.resized, 1);
+    }
     let rows = if dice.once_in(3) { 1 + dice.below(60) } else { 1 + dice.below(4) };
     for layer in 0..LAYERS {
         if dice.once_in(12) {
@@ -150,6 +160,7 @@ fn no_hang_and_no_wrong_byte() {
         ("wasted", &seen.wasted),
         ("cancelled", &seen.cancelled),
         ("retries", &seen.retries),
+        ("resized", &seen.resized),
     ] {
         assert!(cell.get() > SEEDS / 20, "hardly any {what}: {seen:?}");
     }

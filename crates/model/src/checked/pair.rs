@@ -53,6 +53,20 @@ impl<F: Bank, R: Bank> Bank for PairBank<F, R> {
         self.fast.wait(fast);
         self.oracle.wait(oracle);
     }
+
+    fn is_elastic(&self) -> bool {
+        self.fast.is_elastic() && self.oracle.is_elastic()
+    }
+
+    fn discard(&mut self, slot: Slot) {
+        self.fast.discard(slot);
+        self.oracle.discard(slot);
+    }
+
+    fn restore(&mut self, slot: Slot) -> std::io::Result<()> {
+        self.fast.restore(slot)?;
+        self.oracle.restore(slot).inspect_err(|_| self.fast.discard(slot))
+    }
 }
 
 fn fast<F: Clone, R>(pair: &Pair<F, R>) -> F {

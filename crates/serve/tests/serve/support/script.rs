@@ -315,6 +315,10 @@ impl Engine for Scripted {
         Err(Error::Order("a script restores nothing"))
     }
 
+    fn resize_pool(&mut self, slots: usize) -> Result<usize> {
+        Ok(slots)
+    }
+
     fn snapshot(&self) -> Snapshot {
         Snapshot::default()
     }
