@@ -14,6 +14,7 @@ use cherenkov_experts::{Lookahead, READERS_DEFAULT};
 use cherenkov_format::Bits;
 use cherenkov_format::norms::NormOverride;
 use cherenkov_format::pack::Precision;
+use cherenkov_model::MAX_TENTATIVE;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use plan::MemorySize;
 use std::path::PathBuf;
@@ -82,6 +83,49 @@ pub enum HiddenNormName {
     Global,
     /// One RMS per stream.
     PerStream,
+}
+
+/// How many drafts a step has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drafts {
+    /// As many as pay, as far as can be told from the steps before.
+    Auto,
+    /// Always so many.
+    Count(usize),
+}
+
+impl Drafts {
+    /// No drafts.
+    pub const NONE: Self = Self::Count(0);
+
+    /// Most drafts of a step.
+    pub fn most(self) -> usize {
+        match self {
+            Self::Auto => MAX_TENTATIVE - 1,
+            Self::Count(count) => count,
+        }
+    }
+}
+
+impl std::fmt::Display for Drafts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Count(count) => f.pad(&count.to_string()),
+        }
+    }
+}
+
+fn parse_drafts(text: &str) -> Result<Drafts, String> {
+    match text {
+        "auto" => Ok(Drafts::Auto),
+        _ => text.parse().map(Drafts::Count).map_err(|_| {
+            format!(
+                "found `{text}`, expected auto or a number of drafts from 0 to {}",
+                MAX_TENTATIVE - 1
+            )
+        }),
+    }
 }
 
 /// Arguments about the model and the machine.
@@ -223,9 +267,10 @@ pub struct RunArgs {
     /// How tokens are drawn.
     #[command(flatten)]
     pub sampling: SamplingArgs,
-    /// Drafts to verify per step [default: 2, or 0 without a draft head]
-    #[arg(long, value_name = "N")]
-    pub drafts: Option<usize>,
+    /// Drafts to verify per step: a number, or auto for as many as pay [default: auto, or 0 without a
+    /// draft head]
+    #[arg(long, value_name = "N|auto", value_parser = parse_drafts)]
+    pub drafts: Option<Drafts>,
     /// Run the prompt this often, each time from an empty state
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive())]
     pub repeat: usize,

@@ -4,6 +4,7 @@
 //! Invariant: an answer's text is the same whatever the number of tokens per step.
 
 use crate::interrupt::Interrupt;
+use crate::pace::Pace;
 use cherenkov_engine::{Engine, SampleParams, Sampler, SeqId, Step};
 use cherenkov_text::{
     CallMode, Detokenizer, Event, OutputParser, ParsedOutput, ParserOptions, SpecialTokens, Start,
@@ -31,7 +32,7 @@ pub struct Ask<'a> {
     /// Longest answer in tokens.
     pub output: usize,
     /// Drafts per step.
-    pub drafts: usize,
+    pub pace: Pace,
     /// Tokens that end the answer.
     pub stop_ids: &'a [u32],
     /// Texts that end the answer.
@@ -155,6 +156,7 @@ pub fn answer(
         }
         anyhow::Ok(())
     };
+    let mut pace = ask.pace.clone();
     let mut finish = None;
     while finish.is_none() {
         if interrupt.is_set() {
@@ -162,10 +164,9 @@ pub fn answer(
             break;
         }
         let left = ask.output - tokens.len();
-        let drafts = ask.drafts.min(left - 1);
-        let mut step = [Step::new(ask.seq, &mut sampler, drafts, ask.stop_ids)];
-        engine.decode(&mut step)?;
-        let [step] = step;
+        let drafts = pace.next().min(left - 1);
+        let mut step = Step::new(ask.seq, &mut sampler, drafts, ask.stop_ids);
+        pace.decode(engine, &mut step)?;
         if let Some(failure) = step.failure {
             return Err(failure.into());
         }

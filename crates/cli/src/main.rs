@@ -21,6 +21,7 @@ mod governor;
 mod interrupt;
 mod locate;
 mod memory;
+mod pace;
 mod pack;
 mod plan;
 mod progress;

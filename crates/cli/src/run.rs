@@ -8,6 +8,7 @@ use crate::exit::{self, usage};
 use crate::generate::{self, Answer, Ask, Finish, Reading};
 use crate::interrupt::Interrupt;
 use crate::memory::Machine;
+use crate::pace::Pace;
 use crate::plan::{Asked, Copies, Lengths, Plan, Wanted};
 use crate::prompt::{Tokens, Words};
 use crate::settings::{Mode, Settings, Thinking};
@@ -128,11 +129,11 @@ fn one_shot(
     let asked = Asked {
         prompt: prompt.ids.len(),
         output: settings.max_tokens,
-        drafts: settings.drafts,
+        drafts: settings.most_drafts,
         context: settings.max_ctx,
     };
     let lengths = Lengths::plan(asked, load.store.config())?;
-    let mut engine = load.engine(lengths.context, 1, settings.drafts)?;
+    let mut engine = load.engine(lengths.context, 1, settings.most_drafts)?;
     for index in 0..settings.repeat {
         let seed = settings.seeds.of(index as u64);
         let mut turn = Turn {
@@ -241,7 +242,7 @@ impl Turn<'_> {
             reading,
             params: cherenkov_engine::SampleParams { seed, ..settings.params.clone() },
             output,
-            drafts: settings.drafts,
+            pace: Pace::new(settings.drafts, settings.most_drafts),
             stop_ids: &settings.stop_ids,
             stop_texts: &settings.stop_texts,
         };

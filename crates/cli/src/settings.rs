@@ -4,7 +4,7 @@
 //! Never: memory and context (see `plan`).
 //! Invariant: after [`Settings::resolve`] nothing asks the command line again.
 
-use crate::args::{RunArgs, SamplingArgs};
+use crate::args::{Drafts, RunArgs, SamplingArgs};
 use crate::exit::usage;
 use anyhow::Context as _;
 use cherenkov_engine::SampleParams;
@@ -16,7 +16,6 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
 /// Drafts per step where the model has a draft head and nothing else is asked for.
-const DRAFTS_DEFAULT: usize = 2;
 
 /// What the prompt is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,8 +83,10 @@ pub struct Settings {
     pub max_tokens: Option<usize>,
     /// Context, if one was asked for.
     pub max_ctx: Option<usize>,
-    /// Drafts per step.
-    pub drafts: usize,
+    /// How many drafts a step has.
+    pub drafts: Drafts,
+    /// The most that it can have.
+    pub most_drafts: usize,
     /// Tokens that end an answer.
     pub stop_ids: Vec<u32>,
     /// Texts that end an answer.
@@ -146,15 +147,16 @@ fn params(args: &SamplingArgs, defaults: &Defaults) -> anyhow::Result<SamplePara
     Ok(params)
 }
 
-/// Drafts per step: as many as were asked for, or the default of this store.
+/// The rule for drafts, and the most that a step can have.
 ///
 /// # Errors
-/// When there are more than can be.
-pub fn drafts(wanted: Option<usize>, store: &Store) -> anyhow::Result<usize> {
+/// A usage error for more than the model and the engine can.
+pub fn drafts(wanted: Option<Drafts>, store: &Store) -> anyhow::Result<(Drafts, usize)> {
     let limit = if store.config().mtp.is_some() { MAX_TENTATIVE - 1 } else { 0 };
     match wanted {
-        None => Ok(DRAFTS_DEFAULT.min(limit)),
-        Some(wanted) if wanted <= limit => Ok(wanted),
+        None | Some(Drafts::Auto) if limit > 0 => Ok((Drafts::Auto, limit)),
+        None => Ok((Drafts::Count(0), 0)),
+        Some(Drafts::Count(count)) if count <= limit => Ok((Drafts::Count(count), count)),
         Some(wanted) if limit == 0 => Err(usage(format!(
             "--drafts {wanted}: this model has no draft head; expected 0, or a store packed with one"
         ))),
@@ -197,6 +199,7 @@ impl Settings {
             let vocab = store.config().vocab;
             return Err(usage(format!("--logit-bias {id}: expected a token id below {vocab}")));
         }
+        let (drafts, most_drafts) = drafts(args.drafts, store)?;
         Ok(Self {
             mode: mode(args),
             thinking: if args.hide_thinking { Thinking::Hidden } else { Thinking::Shown },
@@ -204,7 +207,8 @@ impl Settings {
             seeds: args.sampling.seed.map_or_else(|| Seeds::From(fresh_seed()), Seeds::Fixed),
             max_tokens: args.max_tokens,
             max_ctx: args.max_ctx,
-            drafts: drafts(args.drafts, store)?,
+            drafts,
+            most_drafts,
             stop_ids: if args.no_eos { Vec::new() } else { store.config().eos_stop.clone() },
             stop_texts: args.stop.clone(),
             repeat: args.repeat,

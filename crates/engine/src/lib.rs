@@ -3,6 +3,7 @@
 //! Owns: what a request's tokens are. Never: HTTP, strings, kernels.
 #![forbid(unsafe_code)]
 
+mod depth;
 mod draft;
 mod engine;
 mod error;
@@ -13,6 +14,7 @@ mod saved;
 
 pub use cherenkov_experts::{Lookahead, Snapshot as Streamed, Streaming};
 pub use cherenkov_model::qwen4_exp::LoadDraft;
+pub use depth::Depth;
 pub use engine::{Engine, Info, SeqId, Snapshot, Step};
 pub use error::{Error, Result};
 pub use runner::{Options, Rewrite, Runner};

@@ -2,7 +2,7 @@
 //!
 //! Owns: names, help texts and what contradicts what. Never: measuring.
 
-use super::{KvName, ModelArgs, positive};
+use super::{Drafts, KvName, ModelArgs, parse_drafts, positive};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -39,10 +39,10 @@ pub struct BenchArgs {
     /// How the cpu device keeps keys and values [default: f16]
     #[arg(long, value_enum, value_name = "NUMBERS,...", value_delimiter = ',')]
     pub kv: Vec<KvName>,
-    /// Drafts per step of the decode; prefill is measured with the draft head only if the first is
-    /// not 0
-    #[arg(long, value_name = "N,...", default_value = "0", value_delimiter = ',')]
-    pub drafts: Vec<usize>,
+    /// Drafts per step of the decode, numbers or auto; prefill is measured with the draft head only if
+    /// the first is not 0
+    #[arg(long, value_name = "N|auto,...", default_value = "0", value_delimiter = ',', value_parser = parse_drafts)]
+    pub drafts: Vec<Drafts>,
     /// Have this share of the drafts accepted: the true next token is put in their place, or by a
     /// random choice a wrong one (0.7 stands for text that is harder than the prompt)
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]

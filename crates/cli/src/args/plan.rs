@@ -2,7 +2,7 @@
 //!
 //! Owns: names, help texts, how sizes are written. Never: what is done with them (see `plan`).
 
-use super::{ComputeArgs, ModelArgs, positive};
+use super::{ComputeArgs, Drafts, ModelArgs, parse_drafts, positive};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -62,9 +62,9 @@ pub struct PlanArgs {
     /// Sequences open at a time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive())]
     pub sequences: usize,
-    /// Drafts per step [default: 2, or 0 without a draft head]
-    #[arg(long, value_name = "N")]
-    pub drafts: Option<usize>,
+    /// Drafts per step, a number or auto [default: auto, or 0 without a draft head]
+    #[arg(long, value_name = "N|auto", value_parser = parse_drafts)]
+    pub drafts: Option<Drafts>,
     /// Do not measure the drive and the memory: no speeds are expected then
     #[arg(long)]
     pub no_measure: bool,

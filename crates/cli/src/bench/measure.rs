@@ -6,8 +6,10 @@
 
 use super::force::Forced;
 use super::tokens::Tokens;
+use crate::args::Drafts;
 use crate::args::bench::BenchArgs;
 use crate::interrupt::Interrupt;
+use crate::pace::Pace;
 use crate::plan::probe;
 use cherenkov_cpu::PlainRead;
 use cherenkov_engine::{Engine, SampleParams, Sampler, SeqId, Snapshot, Step};
@@ -45,7 +47,7 @@ pub struct Row {
     /// Tokens in the context before.
     pub depth: usize,
     /// Drafts per step.
-    pub drafts: usize,
+    pub drafts: Drafts,
     /// Seconds of each sample.
     pub seconds: Vec<f64>,
     /// Bytes per second of the plain read before each sample; empty without one.
@@ -91,7 +93,7 @@ pub struct Bench<'a> {
     /// What decode is compared with.
     pub read: Option<&'a mut PlainRead>,
     /// Drafts per step.
-    pub drafts: usize,
+    pub drafts: Drafts,
     /// Who makes the drafts right or wrong.
     pub forced: Option<Forced>,
     /// Ctrl-C.
@@ -176,7 +178,8 @@ impl Bench<'_> {
         if let Some(forced) = self.forced.clone() {
             let room = self.engine.info().context - base.tokens.len();
             let seq = self.engine.fork(base.seq)?;
-            let plain = self.generate(seq, &base.tokens, room.min(count + MAX_TENTATIVE), 0)?;
+            let plain =
+                self.generate(seq, &base.tokens, room.min(count + MAX_TENTATIVE), Drafts::NONE)?;
             self.engine.close(seq);
             expected = Some(plain[..count].to_vec());
             forced.learn(base.tokens.len(), plain);
@@ -228,18 +231,18 @@ impl Bench<'_> {
         seq: SeqId,
         before: &[u32],
         count: usize,
-        drafts: usize,
+        drafts: Drafts,
     ) -> anyhow::Result<Vec<u32>> {
         let (temperature, seed) = (self.args.temperature, self.args.seed);
         let params = SampleParams { temperature, seed, ..SampleParams::default() };
         let mut sampler = Sampler::new(params, before)?;
         let mut tokens = Vec::with_capacity(count);
+        let mut pace = Pace::new(drafts, self.engine.info().drafts);
         while tokens.len() < count {
             self.interrupt.check()?;
-            let drafts = drafts.min(count - tokens.len() - 1);
-            let mut steps = [Step::new(seq, &mut sampler, drafts, &[])];
-            self.engine.decode(&mut steps)?;
-            let [step] = steps;
+            let drafts = pace.next().min(count - tokens.len() - 1);
+            let mut step = Step::new(seq, &mut sampler, drafts, &[]);
+            pace.decode(self.engine, &mut step)?;
             if let Some(failure) = step.failure {
                 return Err(failure.into());
             }

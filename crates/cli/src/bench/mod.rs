@@ -15,7 +15,7 @@ mod tokens;
 mod verbs;
 
 use crate::args::bench::BenchArgs;
-use crate::args::{ComputeArgs, DeviceName};
+use crate::args::{ComputeArgs, DeviceName, Drafts};
 use crate::device::{Choice, Instruments, streaming};
 use crate::exit::usage;
 use crate::interrupt::Interrupt;
@@ -43,7 +43,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     check(args)?;
     let interrupt = Interrupt::install()?;
     let store = locate::store(&args.model, &interrupt)?;
-    if args.drafts.iter().any(|&d| d > 0) && store.config().mtp.is_none() {
+    if args.drafts.iter().any(|&d| d != Drafts::NONE) && store.config().mtp.is_none() {
         return Err(usage("--drafts: this model has no draft head; expected 0"));
     }
     let session = Session {
@@ -74,10 +74,10 @@ fn options_of<T: Clone>(list: &[T]) -> Vec<Option<T>> {
 }
 
 fn check(args: &BenchArgs) -> anyhow::Result<()> {
-    if let Some(&d) = args.drafts.iter().find(|&&d| d >= MAX_TENTATIVE) {
+    if let Some(&d) = args.drafts.iter().find(|d| d.most() >= MAX_TENTATIVE) {
         return Err(usage(format!("--drafts {d}: expected at most {}", MAX_TENTATIVE - 1)));
     }
-    if args.force_acceptance.is_some() && args.drafts.iter().all(|&d| d == 0) {
+    if args.force_acceptance.is_some() && args.drafts.iter().all(|&d| d == Drafts::NONE) {
         return Err(usage("--force-acceptance needs --drafts of 1 or more"));
     }
     if args.prompt.0.is_empty() && args.generate.0.is_empty() {
@@ -106,7 +106,7 @@ impl Session<'_> {
         let mut read = probe::plain_read(device)?;
         // With and without the draft head: it takes part in every prefill once it is loaded.
         for (number, &drafts) in args.drafts.iter().enumerate() {
-            let forced = args.force_acceptance.filter(|_| drafts > 0).map(Forced::new);
+            let forced = args.force_acceptance.filter(|_| drafts != Drafts::NONE).map(Forced::new);
             let forced = forced.map(|f| f.seeded(args.seed, self.store.config().vocab));
             let instruments =
                 Instruments { rewrite: forced.as_ref().map(Forced::rewrite), trace: None };
@@ -145,7 +145,7 @@ impl Session<'_> {
     fn engine(
         &self,
         device: Choice,
-        drafts: usize,
+        drafts: Drafts,
         instruments: Instruments,
     ) -> anyhow::Result<Box<dyn Engine>> {
         let args = self.args;
@@ -157,6 +157,7 @@ impl Session<'_> {
         // A pending token before, one after, and drafts beyond the end.
         let context = depth + longest + 2 + MAX_TENTATIVE;
         let copies = Copies::Single;
+        let drafts = drafts.most();
         let wanted = Wanted { device, context, sequences: 2, drafts, copies };
         let plan = Plan::make(&args.model, self.store, wanted, Machine::look())?;
         let loaded =
@@ -168,7 +169,7 @@ impl Session<'_> {
     /// One prefill and one decode under a stopwatch.
     fn verbs(&self, device: Choice, report: &mut Report) -> anyhow::Result<()> {
         let args = self.args;
-        let drafts = args.drafts.first().copied().unwrap_or(0);
+        let drafts = args.drafts.first().copied().unwrap_or(Drafts::NONE);
         let watch = Stopwatch::default();
         let instruments = Instruments { rewrite: None, trace: Some(Box::new(watch.clone())) };
         let mut engine = self.engine(device, drafts, instruments)?;

@@ -7,6 +7,7 @@ use super::machine::Machine;
 use super::measure::{Kind, Row};
 use super::tokens::Tokens;
 use super::verbs::Profile;
+use crate::args::Drafts;
 use crate::args::bench::BenchArgs;
 use crate::device::Choice;
 use crate::exit::output_error;
@@ -66,7 +67,7 @@ impl Row {
     /// Share of the plain read that decode without drafts makes of its weights; the median over the
     /// samples, each with the read just before it.
     fn roofline(&self, token_bytes: u64) -> Option<f64> {
-        if self.kind != Kind::Decode || self.drafts > 0 || self.reads.is_empty() {
+        if self.kind != Kind::Decode || self.drafts != Drafts::NONE || self.reads.is_empty() {
             return None;
         }
         let share = |(rate, read): (f64, &f64)| rate * token_bytes as f64 / read;
@@ -97,6 +98,14 @@ impl From<Choice> for Made {
             }
             other => Self { isa: other.describe(), threads: None, kv: None },
         }
+    }
+}
+
+/// A number, or the word.
+fn drafts(drafts: Drafts) -> Value {
+    match drafts {
+        Drafts::Auto => json!("auto"),
+        Drafts::Count(count) => json!(count),
     }
 }
 
@@ -228,7 +237,7 @@ impl Report {
         self.profile_tables += &table;
         let Made { isa, threads, kv } = device.into();
         self.profiles.push(json!({
-            "test": row.name(), "depth": row.depth, "drafts": row.drafts, "isa": isa,
+            "test": row.name(), "depth": row.depth, "drafts": drafts(row.drafts), "isa": isa,
             "threads": threads, "kv": kv, "tokens": tokens, "seconds": total,
             "between_seconds": rest, "verbs": verbs,
         }));
@@ -242,7 +251,7 @@ impl Report {
             "test": row.name(),
             "tokens": row.count,
             "depth": row.depth,
-            "drafts": row.drafts,
+            "drafts": drafts(row.drafts),
             "isa": isa,
             "threads": threads,
             "kv": kv,
@@ -331,7 +340,7 @@ mod tests {
             kind: Kind::Decode,
             count: 10,
             depth: 0,
-            drafts: 0,
+            drafts: Drafts::NONE,
             seconds: vec![1.0, 2.0, 1.0],
             reads: vec![100.0, 50.0, 50.0],
             accepted: vec![(10, 8), (8, 1)],
@@ -341,7 +350,7 @@ mod tests {
         assert_eq!(row.rates(), [10.0, 5.0, 10.0]);
         assert_eq!(row.roofline(7), Some(0.7));
         assert_eq!(row.acceptance(), Some(0.5));
-        assert_eq!(Row { drafts: 1, ..row.clone() }.roofline(7), None);
+        assert_eq!(Row { drafts: Drafts::Count(1), ..row.clone() }.roofline(7), None);
         assert_eq!(Row { kind: Kind::Prefill, ..row }.roofline(7), None);
     }
 }

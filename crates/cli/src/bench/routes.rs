@@ -6,7 +6,7 @@
 use super::Session;
 use super::measure::Bench;
 use super::tokens::Tokens;
-use crate::args::ComputeArgs;
+use crate::args::{ComputeArgs, Drafts};
 use crate::device::{Choice, Instruments};
 use crate::exit::output_error;
 use crate::terminal::note;
@@ -97,8 +97,8 @@ fn record(session: &Session<'_>) -> anyhow::Result<Visits> {
     let args = session.args;
     let config = session.store.config();
     let trunk = config.layers.len();
-    let drafts = args.drafts.first().copied().unwrap_or(0);
-    let layers = trunk + usize::from(drafts > 0);
+    let drafts = args.drafts.first().copied().unwrap_or(Drafts::NONE);
+    let layers = trunk + usize::from(drafts != Drafts::NONE);
     let recorder = Recorder {
         visits: Arc::new(Mutex::new(Visits::new((layers, config.moe.experts)))),
         trunk: trunk as u32,

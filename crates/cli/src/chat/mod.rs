@@ -55,7 +55,7 @@ pub fn run(
     // An answer that could never fit is refused now, not in the first turn.
     Lengths::plan(asked(&settings, 1, context), config)?;
     let mut editor = Editor::new()?;
-    let engine = load.engine(context, SEQUENCES, settings.drafts)?;
+    let engine = load.engine(context, SEQUENCES, settings.most_drafts)?;
     load.interrupt.be_patient();
     let Mode::Chat { system, thinking } = settings.mode.clone() else {
         unreachable!("a chat without prompt is never raw")
@@ -93,7 +93,7 @@ pub fn run(
 }
 
 fn asked(settings: &Settings, prompt: usize, context: usize) -> Asked {
-    let (output, drafts) = (settings.max_tokens, settings.drafts);
+    let (output, drafts) = (settings.max_tokens, settings.most_drafts);
     Asked { prompt, output, drafts, context: Some(context) }
 }
 
@@ -205,7 +205,7 @@ impl Chat<'_> {
     /// Longest answer to a prompt of this many tokens.
     fn output(&self, prompt: usize) -> anyhow::Result<usize> {
         let context = self.engine.info().context;
-        let left = context.saturating_sub(prompt + self.settings.drafts);
+        let left = context.saturating_sub(prompt + self.settings.most_drafts);
         if left == 0 {
             anyhow::bail!(
                 "the conversation has {prompt} tokens, the context holds {context}; /reset, or start \

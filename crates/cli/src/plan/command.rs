@@ -33,7 +33,7 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let store = locate::store(&args.model, &interrupt)?;
     let limit = context_limit(args.max_ctx, store.config())?;
     let context = args.max_ctx.unwrap_or(limit.min(CHAT_CONTEXT_DEFAULT));
-    let drafts = settings::drafts(args.drafts, &store)?;
+    let (_, drafts) = settings::drafts(args.drafts, &store)?;
     // A run has its tokenizer in memory when it plans.
     let mode = Mode::Raw(SpecialTokens::Hide);
     let words = store.dir().join("tokenizer.json").exists().then(|| Words::open(&store, &mode));
