@@ -4,21 +4,25 @@
 //! clock (times are told), tokens. The choice changes no token: drafts are verified.
 //!
 //! With `a(i)` the share of i-th drafts accepted among those whose forerunners were, a step of `d` drafts
-//! yields `1 + a(1) + a(1) a(2) + ... + a(1) ... a(d)` tokens on average. Its time is taken to be
-//! `base + slope * d`, fitted to the last few dozen steps: the slope holds everything that a row costs
-//! more, the experts that it alone has to read among it. The depth with the most tokens per time wins, and
-//! now and then a neighbour is tried, so that the estimates stay fresh.
+//! yields `1 + a(1) + a(1) a(2) + ... + a(1) ... a(d)` tokens on average. Its time is that of the last few
+//! dozen steps of this depth, and where there were few, `base + slope * d`, fitted to all of them: the slope
+//! holds everything that a row costs more, the experts that it alone has to read among it. The depth with
+//! the most tokens per time wins, and now and then a neighbour is tried, so that the estimates stay fresh.
 
 use std::time::Duration;
 
 /// Weight of a step after the next one.
-const MEMORY: f64 = 0.97;
+const MEMORY: f64 = 0.98;
 /// Share of drafts expected to be accepted before any was seen, and the drafts that this stands for.
 const ACCEPTED_PRIOR: (f64, f64) = (0.7, 2.0);
 /// Slope over base expected before several depths were seen. With the share above: two drafts.
 const SLOPE_PRIOR: f64 = 0.35;
 /// Observations of a neighbouring depth that the expected slope counts as.
 const SLOPE_WEIGHT: f64 = 1.0;
+/// Steps of a depth that the fitted line counts as.
+const LINE_WEIGHT: f64 = 1.0;
+/// Another draft has to gain this much.
+const GAIN: f64 = 1.01;
 /// Every so many steps a neighbour of the best depth is tried.
 const TRY_EVERY: u64 = 16;
 /// A step counts at most this many times the time expected: the process may have been suspended.
@@ -33,13 +37,21 @@ pub struct Depth {
     drafts: Vec<(f64, f64)>,
     /// Weighted sums over steps: 1, d, d d, seconds, d seconds.
     sums: [f64; 5],
+    /// Per depth: weighted steps and seconds.
+    times: Vec<(f64, f64)>,
 }
 
 impl Depth {
     /// At most `most` drafts a step.
     pub fn new(most: usize) -> Self {
         let (share, weight) = ACCEPTED_PRIOR;
-        Self { most, steps: 0, drafts: vec![(weight, share * weight); most], sums: [0.0; 5] }
+        Self {
+            most,
+            steps: 0,
+            drafts: vec![(weight, share * weight); most],
+            sums: [0.0; 5],
+            times: vec![(0.0, 0.0); most + 1],
+        }
     }
 
     /// The number of drafts that the next step should have.
@@ -70,16 +82,28 @@ impl Depth {
         }
         let (d, mut seconds) = (drafts as f64, time.as_secs_f64());
         if self.steps > 0 {
-            let (base, slope) = self.cost();
-            seconds = seconds.min(OUTLIER * (base + slope * d));
+            seconds = seconds.min(OUTLIER * self.time(drafts, self.line()));
         }
+        for (steps, total) in &mut self.times {
+            *steps *= MEMORY;
+            *total *= MEMORY;
+        }
+        self.times[drafts].0 += 1.0;
+        self.times[drafts].1 += seconds;
         let step = [1.0, d, d * d, seconds, d * seconds];
         self.sums.iter_mut().zip(step).for_each(|(sum, new)| *sum = *sum * MEMORY + new);
         self.steps += 1;
     }
 
-    /// Time of a step without drafts, and of each draft more, in seconds.
-    fn cost(&self) -> (f64, f64) {
+    /// Seconds of a step with so many drafts.
+    fn time(&self, drafts: usize, (base, slope): (f64, f64)) -> f64 {
+        let (steps, total) = self.times[drafts];
+        let fitted = base + slope * drafts as f64;
+        (total + LINE_WEIGHT * fitted) / (steps + LINE_WEIGHT)
+    }
+
+    /// The line fitted to all steps: seconds without drafts, and of each draft more.
+    fn line(&self) -> (f64, f64) {
         let [n, d, dd, t, dt] = self.sums;
         if n == 0.0 {
             return (1.0, SLOPE_PRIOR);
@@ -95,8 +119,8 @@ impl Depth {
     }
 
     fn best(&self) -> usize {
-        let (base, slope) = self.cost();
-        let rate = |tokens: f64, d: usize| tokens / (base + slope * d as f64);
+        let line = self.line();
+        let rate = |tokens: f64, d: usize| tokens / self.time(d, line);
         let (mut tokens, mut reach) = (1.0, 1.0);
         let (mut best, mut most) = (0, rate(tokens, 0));
         for (i, (offered, accepted)) in self.drafts.iter().enumerate() {
@@ -105,7 +129,7 @@ impl Depth {
             let rest = (weight - offered).max(0.0);
             reach *= (accepted + share * rest) / (offered + rest);
             tokens += reach;
-            if rate(tokens, i + 1) > most {
+            if rate(tokens, i + 1) > GAIN * most {
                 (best, most) = (i + 1, rate(tokens, i + 1));
             }
         }
@@ -173,9 +197,9 @@ mod tests {
         let (cold, warm) = (|d: usize| 4.0 + 3.5 * d as f64, |d: usize| 1.0 + 0.25 * d as f64);
         let mut depth = Depth::new(7);
         let first = run(&mut depth, 100, 0.7, cold);
-        let second = run(&mut depth, 300, 0.7, warm);
+        let second = run(&mut depth, 500, 0.7, warm);
         assert!(mean(&first[40..]) < 0.5, "{first:?}");
-        let settled = mean(&second[150..]);
+        let settled = mean(&second[250..]);
         assert!((1.5..4.0).contains(&settled), "{second:?}");
     }
 
