@@ -8,6 +8,7 @@ pub mod eval;
 pub mod export;
 pub mod plan;
 pub mod synth;
+pub mod trace;
 
 use crate::exit;
 use cherenkov_experts::{Lookahead, READERS_DEFAULT};
@@ -48,6 +49,8 @@ pub enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Perplexity of a text, and how far the model is from the exact reference or another store
     Eval(Box<eval::EvalArgs>),
+    /// Write what the device does: routes, the likeliest tokens, logits, states
+    Trace(Box<trace::TraceArgs>),
     /// Write a model of random weights of any geometry, for benchmarks
     Synth(synth::SynthArgs),
     /// Print a completion script for a shell

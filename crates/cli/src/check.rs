@@ -111,7 +111,7 @@ fn arithmetic(args: &CheckArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
         context = context.max(Lengths::plan(asked, store.config())?.context);
     }
     let copies = Copies::Checked;
-    let load = Load { store: &store, args: &args.model, device, copies, interrupt };
+    let load = Load { store: &store, args: &args.model, device, copies, engines: 1, interrupt };
     let mut engine = load.engine(context, 1, drafts)?;
     let mut total = 0;
     for case in &cases {

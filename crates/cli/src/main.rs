@@ -31,6 +31,7 @@ mod settings;
 mod stats;
 mod synth;
 mod terminal;
+mod trace;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::command::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Completions(args) => args::completions(args.shell),

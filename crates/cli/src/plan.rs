@@ -128,6 +128,8 @@ pub struct Wanted {
     pub drafts: usize,
     /// Whether everything is held twice.
     pub copies: Copies,
+    /// Engines of this process that share its memory, this one included.
+    pub engines: u64,
 }
 
 impl Plan {
@@ -153,7 +155,7 @@ impl Plan {
         let sizes = sizes::sizes(store, wanted, &options, args.readers);
         let sizes = Sizes { program: sizes.program + machine.resident, ..sizes };
         let demand = Demand { context: wanted.context, pool: args.pool };
-        let (cut, budget) = cut(args, &sizes, demand, machine)?;
+        let (cut, budget) = cut(args, &sizes, demand, (machine, wanted.engines))?;
         options.pool_slots = cut.slots;
         Ok(Self { options, sizes, parts: cut.parts, budget })
     }
@@ -164,13 +166,16 @@ fn cut(
     args: &ModelArgs,
     sizes: &Sizes,
     demand: Demand,
-    machine: Machine,
+    (machine, engines): (Machine, u64),
 ) -> anyhow::Result<(Cut, u64)> {
     let most = machine.resident + machine.available;
-    let budget = match args.memory {
+    let whole = match args.memory {
         MemorySize::Bytes(budget) => budget,
         MemorySize::Auto => most - machine.available / LEFT_FREE,
     };
+    // What is there already is everybody's.
+    let own = whole.saturating_sub(machine.resident) / engines;
+    let budget = if engines == 1 { whole } else { machine.resident + own };
     let found = match (sizes.cut(budget, demand), args.memory) {
         // Better a little less left to others than no run at all.
         (Err(short), MemorySize::Auto) => sizes.cut(short.needed.min(most), demand),
@@ -278,7 +283,7 @@ mod tests {
         let kv = cherenkov_cpu::KvPrecision::default();
         let device = Choice::Cpu { threads: 2, isa: cherenkov_cpu::Isa::Portable, kv };
         let copies = Copies::Single;
-        let wanted = Wanted { device, context: 256, sequences: 1, drafts: 2, copies };
+        let wanted = Wanted { device, context: 256, sequences: 1, drafts: 2, copies, engines: 1 };
         let machine = Machine { resident: 30_000_000, available };
         Plan::make(&args.model, &store(), wanted, machine).map_err(|e| e.to_string())
     }

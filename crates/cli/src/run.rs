@@ -39,7 +39,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let words = Words::open(&store, &settings.mode)?;
     let reporter = Reporter::new(&settings.reports)?;
     let copies = if args.check { Copies::Checked } else { Copies::Single };
-    let load = Load { store: &store, args: &args.model, device, copies, interrupt: &interrupt };
+    let interrupt = &interrupt;
+    let load = Load { store: &store, args: &args.model, device, copies, engines: 1, interrupt };
     match prompt {
         Some(prompt) => one_shot(&load, &settings, &words, &prompt, reporter),
         None => chat::run(&load, settings, words, reporter),
@@ -90,6 +91,8 @@ pub struct Load<'a> {
     pub device: Choice,
     /// Whether the reference runs along.
     pub copies: Copies,
+    /// Engines that this process loads, which share its memory.
+    pub engines: u64,
     /// Ctrl-C.
     pub interrupt: &'a Interrupt,
 }
@@ -105,8 +108,8 @@ impl Load<'_> {
         sequences: usize,
         drafts: usize,
     ) -> anyhow::Result<Box<dyn Engine>> {
-        let (device, copies) = (self.device, self.copies);
-        let wanted = Wanted { device, context, sequences, drafts, copies };
+        let (device, copies, engines) = (self.device, self.copies, self.engines);
+        let wanted = Wanted { device, context, sequences, drafts, copies, engines };
         let machine = Machine::look();
         let plan = Plan::make(self.args, self.store, wanted, machine)?;
         let streaming = device::streaming(self.args);
@@ -213,8 +216,7 @@ impl Turn<'_> {
         let began = Instant::now();
         let seq = self.engine.open()?;
         prefill(self.engine, seq, &prompt.ids, self.interrupt)?;
-        numbers.prompt = prompt.ids.len();
-        numbers.prefill = began.elapsed();
+        numbers.prefilled(self.engine, prompt.ids.len(), 0, began.elapsed());
         let answer = self.answer(seq, prompt, output, seed, &mut numbers)?;
         self.engine.close(seq);
         Ok((answer, numbers))
@@ -255,11 +257,8 @@ impl Turn<'_> {
         let ended = view.end();
         let answer = answer?;
         ended?;
-        numbers.output = answer.tokens.len();
-        numbers.decode = began.elapsed();
-        numbers.finish = answer.finish;
+        numbers.answered(self.engine, &answer, began.elapsed());
         numbers.seed = (settings.params.temperature > 0.0).then_some(seed);
-        numbers.after = self.engine.snapshot();
         Ok(answer)
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! Owns: the clock of a run, the table and the JSON line. Never: counting (the engine does).
 
-use crate::generate::Finish;
+mod experts;
+
+use crate::generate::{Answer, Finish};
 use crate::memory;
 use crate::settings::Reports;
 use crate::terminal::{bytes, note};
 use anyhow::Context as _;
-use cherenkov_engine::{Engine, Snapshot};
+use cherenkov_engine::{Engine, Snapshot, Streamed};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -41,6 +43,8 @@ pub struct Numbers {
     pub before: Snapshot,
     /// Engine's counters after.
     pub after: Snapshot,
+    /// How experts were streamed: before, after the prompt, after the answer.
+    pub streamed: [Streamed; 3],
 }
 
 fn rate(tokens: usize, time: Duration) -> f64 {
@@ -65,7 +69,27 @@ impl Numbers {
             record_bytes: record_bytes as usize,
             after: before.clone(),
             before,
+            streamed: [engine.streamed(), Streamed::default(), Streamed::default()],
         }
+    }
+
+    /// The prompt has been run, but for `reused` tokens of it.
+    pub fn prefilled(&mut self, engine: &dyn Engine, prompt: usize, reused: usize, time: Duration) {
+        (self.prompt, self.reused, self.prefill) = (prompt, reused, time);
+        self.streamed[1] = engine.streamed();
+    }
+
+    /// The answer is there.
+    pub fn answered(&mut self, engine: &dyn Engine, answer: &Answer, time: Duration) {
+        (self.output, self.finish, self.decode) = (answer.tokens.len(), answer.finish, time);
+        self.after = engine.snapshot();
+        self.streamed[2] = engine.streamed();
+    }
+
+    /// Streaming of the prompt, of the answer, of both.
+    fn phases(&self) -> [Streamed; 3] {
+        let [before, between, after] = &self.streamed;
+        [between.since(before), after.since(between), after.since(before)]
     }
 
     fn fresh(&self) -> usize {
@@ -143,6 +167,10 @@ impl Numbers {
             "experts     {hits} hits ({percent:.1} %), {misses} misses, {} read, pool of {slots}",
             bytes(read)
         );
+        let [prefill, decode, _] = &self.phases();
+        for line in experts::lines(&[("prefill", prefill), ("decode", decode)]) {
+            let _ = writeln!(t, "{line}");
+        }
         let memory = self.memory().into_iter();
         let memory: Vec<String> =
             memory.map(|(what, size)| format!("{what} {}", bytes(size as u64))).collect();
@@ -159,12 +187,9 @@ impl Numbers {
     pub fn json(&self) -> Value {
         let (hits, misses, read) = self.experts();
         let (offered, accepted): (Vec<u64>, Vec<u64>) = self.drafts().into_iter().unzip();
-        let memory: serde_json::Map<String, Value> = self
-            .after
-            .memory
-            .iter()
-            .map(|(what, size)| ((*what).to_owned(), json!(size)))
-            .collect();
+        let memory: serde_json::Map<String, Value> =
+            self.memory().iter().map(|(what, size)| ((*what).to_owned(), json!(size))).collect();
+        let [prefill, decode, all] = &self.phases();
         json!({
             "device": self.device,
             "context": self.context,
@@ -187,6 +212,11 @@ impl Numbers {
             "pool_slots": self.after.pool_slots,
             "memory_bytes": memory,
             "peak_resident_bytes": memory::peak_resident(),
+            "phases": {
+                "prefill": experts::phase(prefill),
+                "decode": experts::phase(decode),
+            },
+            "streaming": experts::all(all),
         })
     }
 }
@@ -278,6 +308,7 @@ mod tests {
             record_bytes: 1000,
             before,
             after,
+            streamed: Default::default(),
         };
         let table = numbers.table();
         for part in [

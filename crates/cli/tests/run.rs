@@ -147,8 +147,48 @@ fn statistics_say_what_happened() {
         assert_eq!(line["tokens_per_pass"], 1.0);
         assert_eq!(line["pool_slots"], 8);
         assert_eq!(line["finish"], "stop token");
+        statistics_add_up(line);
     }
     assert_eq!(lines[0]["output_tokens"], lines[1]["output_tokens"]);
+}
+
+/// Phases, layers, experts and causes are the same reads, counted in other ways.
+fn statistics_add_up(line: &serde_json::Value) {
+    let number = |value: &serde_json::Value| value.as_u64().unwrap();
+    let (phases, streaming) = (&line["phases"], &line["streaming"]);
+    let layers = streaming["layers"].as_array().unwrap();
+    for (what, total) in [
+        ("hits", &line["expert_hits"]),
+        ("misses", &line["expert_misses"]),
+        ("read_bytes", &line["expert_read_bytes"]),
+    ] {
+        let by_phase = number(&phases["prefill"][what]) + number(&phases["decode"][what]);
+        let by_layer: u64 = layers.iter().map(|layer| number(&layer[what])).sum();
+        assert_eq!((by_phase, by_layer), (number(total), number(total)), "{what}");
+    }
+    let experts = |what: &str| -> u64 {
+        let layers = streaming["experts"][what].as_array().unwrap().iter();
+        layers.flat_map(|layer| layer.as_array().unwrap()).map(number).sum()
+    };
+    assert_eq!(experts("hits"), number(&line["expert_hits"]));
+    assert_eq!(experts("misses"), number(&line["expert_misses"]));
+    let selections: u64 = layers.iter().map(|layer| number(&layer["selections"])).sum();
+    assert_eq!(experts("selections"), selections);
+    let causes = |what: &str| -> u64 {
+        let by_bits = layers.iter().map(|layer| &layer["reads_by_bits"]["4"]);
+        let causes = by_bits.flat_map(|reads| reads.as_object().unwrap().values());
+        causes.map(|cause| number(&cause[what])).sum()
+    };
+    assert_eq!(causes("bytes"), number(&line["expert_read_bytes"]));
+    assert_eq!(
+        experts("reads"),
+        number(&line["expert_read_bytes"]) / number(&streaming["record_bytes"])
+    );
+    assert!(causes("reads") >= experts("reads"));
+    assert!(
+        line["memory_bytes"]["expert pool"].as_u64()
+            == Some(8 * number(&streaming["record_bytes"]))
+    );
 }
 
 #[test]

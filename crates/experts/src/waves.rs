@@ -15,7 +15,7 @@ use crate::queue::Priority;
 use crate::readers::{Clock, Done, Readers, Reads};
 use crate::request::{Asked, Wave, count, ring};
 use crate::source::{ExpertKey, Source};
-use crate::stats::{Counters, Snapshot, Tally};
+use crate::stats::{Cause, Counters, Snapshot, Tally};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,6 +144,8 @@ impl<B: Bank> Experts<B> {
             readers: self.reads.width(),
             width: self.width.get(),
             policy: self.policy.name(),
+            bits: self.source.layout().bits(),
+            record_bytes: self.record_bytes,
         }
     }
 
@@ -307,11 +309,7 @@ impl<B: Bank> Experts<B> {
     }
 
     fn submit(&mut self, priority: Priority, key: ExpertKey, slot: Slot) {
-        let counters = self.tally.layer(key.layer);
-        match priority {
-            Priority::Demand => counters.demand_reads += 1,
-            Priority::Lookahead => counters.ahead_reads += 1,
-        }
+        self.tally.asked(key, Cause { priority, taker: self.taker() });
         let landing = self.bank.land(slot);
         self.reads.submit(priority, key, landing);
     }
@@ -374,14 +372,13 @@ impl<B: Bank> Experts<B> {
         let time = ended.saturating_sub(started);
         counters.read_time += time;
         self.learn_read(key, started, ended);
-        let counters = self.tally.layer(key.layer);
+        self.tally.read(key, if result.is_ok() { self.record_bytes } else { 0 });
         if let Err(error) = result {
-            counters.failed_reads += 1;
+            self.tally.layer(key.layer).failed_reads += 1;
             self.bank.withdraw(slot, landing);
             self.pool.clear(slot);
             return if mine { Err(error) } else { Ok(()) };
         }
-        counters.read_bytes += self.record_bytes;
         self.bank.publish(slot, landing);
         self.tally.expert(key).reads += 1;
         if mine {

@@ -150,6 +150,8 @@ fn no_hang_and_no_wrong_byte() {
         assert_eq!(snapshot.total(), total);
         let reads: u64 = snapshot.experts.iter().map(|e| e.reads).sum();
         assert_eq!(total.read_bytes, reads * layout().bytes() as u64, "seed {seed}");
+        let by_cause = total.demand_bytes + total.ahead_bytes + total.scan_bytes;
+        assert_eq!(total.read_bytes, by_cause, "seed {seed}");
     }
     for (what, cell) in [
         ("failed", &seen.failed),
@@ -190,6 +192,7 @@ fn a_scan_reads_each_record_once_and_ahead() {
         let records = u64::from(LAYERS * PER_LAYER);
         assert_eq!(total.read_bytes / layout().bytes() as u64, records, "{slots} slots: {total:?}");
         assert_eq!(total.ahead_wasted, 0);
-        assert!(slots < 5 || total.ahead_reads > 4, "{slots} slots: {total:?}");
+        assert!(slots < 5 || total.scan_ahead_reads > 4, "{slots} slots: {total:?}");
+        assert_eq!((total.scan_reads, total.demand_reads, total.ahead_reads), (records, 0, 0));
     }
 }

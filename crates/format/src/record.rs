@@ -102,6 +102,15 @@ impl RecordLayout {
         }
     }
 
+    /// Bits of a weight of the inner matrices: of its code, or of the number it is.
+    pub fn bits(&self) -> usize {
+        match self.inner {
+            Encoding::F32 => 32,
+            Encoding::Bf16 => 16,
+            Encoding::Tile16 { bits, .. } => bits.get(),
+        }
+    }
+
     /// Offset and length of one matrix in bytes; offsets are multiples of 64.
     pub fn span(&self, which: Projection) -> (usize, usize) {
         let inner = self.inner.byte_len(self.width, self.hidden).expect("checked by new");

@@ -40,6 +40,9 @@ pub struct Work {
 
 /// Who looks at calls and results.
 pub trait Trace {
+    /// A pass over these rows begins.
+    fn begin(&mut self, _batch: &Batch) {}
+
     /// A verb is about to be called.
     fn before(&mut self, _at: At) {}
 
@@ -67,6 +70,10 @@ pub trait Trace {
 }
 
 impl<T: Trace + ?Sized> Trace for Box<T> {
+    fn begin(&mut self, batch: &Batch) {
+        (**self).begin(batch);
+    }
+
     fn before(&mut self, at: At) {
         (**self).before(at);
     }
@@ -241,6 +248,7 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
 
     fn begin(&mut self, batch: &Batch) -> Result<()> {
         self.rows = batch.rows();
+        self.trace.begin(batch);
         self.device.begin(batch)
     }
 

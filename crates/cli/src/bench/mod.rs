@@ -158,7 +158,7 @@ impl Session<'_> {
         let context = depth + longest + 2 + MAX_TENTATIVE;
         let copies = Copies::Single;
         let drafts = drafts.most();
-        let wanted = Wanted { device, context, sequences: 2, drafts, copies };
+        let wanted = Wanted { device, context, sequences: 2, drafts, copies, engines: 1 };
         let plan = Plan::make(&args.model, self.store, wanted, Machine::look())?;
         let loaded =
             device.instrumented(self.store, plan.options, streaming(&args.model), instruments);

@@ -183,8 +183,7 @@ impl Chat<'_> {
         let interrupt = self.load.interrupt;
         let Ready { seq, reused } =
             self.checkpoints.prepare(engine, &boundary.ids, &prompt.ids, interrupt)?;
-        (numbers.prompt, numbers.reused) = (prompt.ids.len(), reused);
-        numbers.prefill = began.elapsed();
+        numbers.prefilled(engine, prompt.ids.len(), reused, began.elapsed());
         let seed = self.settings.seeds.of(self.answers);
         self.answers += 1;
         let (settings, tokenizer) = (&self.settings, &self.words.tokenizer);

@@ -84,7 +84,8 @@ impl Session<'_> {
         sequences: usize,
     ) -> anyhow::Result<Box<dyn Engine>> {
         let copies = Copies::Single;
-        let load = Load { store, args, device, copies, interrupt: self.interrupt };
+        let engines = if self.args.against.is_some() { 2 } else { 1 };
+        let load = Load { store, args, device, copies, engines, interrupt: self.interrupt };
         load.engine(self.window, sequences, 0)
     }
 

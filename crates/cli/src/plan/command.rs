@@ -39,7 +39,7 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let words = store.dir().join("tokenizer.json").exists().then(|| Words::open(&store, &mode));
     let _words = words.transpose()?;
     let (sequences, copies) = (args.sequences, Copies::Single);
-    let wanted = Wanted { device, context, sequences, drafts, copies };
+    let wanted = Wanted { device, context, sequences, drafts, copies, engines: 1 };
     let machine = Machine::look();
     let plan = Plan::make(&args.model, &store, wanted, machine)?;
     let measured = if args.no_measure { None } else { Some(measure(args, &store, device)?) };
