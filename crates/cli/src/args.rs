@@ -194,6 +194,8 @@ pub struct ComputeArgs {
 pub enum KvName {
     /// Half precision.
     F16,
+    /// Eight bits with a scale per row.
+    Q8,
     /// Single precision.
     F32,
 }

@@ -11,6 +11,7 @@ use cherenkov_cpu::{CpuDevice, CpuOptions, Isa, KvPrecision};
 use cherenkov_engine::{Engine, Options, Rewrite, Runner};
 use cherenkov_experts::Streaming;
 use cherenkov_format::Store;
+use cherenkov_format::qwen4_exp::config::Attention;
 use cherenkov_model::Device;
 use cherenkov_model::checked::{Bounds, Checked, Verb};
 use cherenkov_model::reference::Reference;
@@ -31,6 +32,7 @@ impl From<KvName> for KvPrecision {
     fn from(name: KvName) -> Self {
         match name {
             KvName::F16 => Self::F16,
+            KvName::Q8 => Self::Q8,
             KvName::F32 => Self::F32,
         }
     }
@@ -74,6 +76,15 @@ impl Choice {
                 let kv = args.kv.map(KvPrecision::from).unwrap_or_default();
                 Ok(Self::Cpu { threads, isa, kv })
             }
+        }
+    }
+
+    /// Bytes of keys and values of one token in one attention layer.
+    pub fn token_bytes(self, spec: &Attention) -> f64 {
+        match self {
+            Self::Cpu { kv, .. } => kv.token_bytes(spec),
+            // An index key per token.
+            Self::Reference => ((2 * spec.kv_heads * spec.head_dim + spec.index_dim) * 4) as f64,
         }
     }
 
@@ -135,7 +146,7 @@ impl Choice {
                 match copies {
                     Copies::Single => load(store, device, options, streaming, None),
                     Copies::Checked => {
-                        let device = Checked::new(device, exact(), cpu_bounds());
+                        let device = Checked::new(device, exact(), cpu_bounds(kv));
                         load(store, device, options, streaming, None)
                     }
                 }
@@ -144,10 +155,15 @@ impl Choice {
     }
 }
 
-/// Bounds of the cpu device, which keeps keys, values and index keys in half precision: 11 bits of
-/// an attention score of about 10 are 5e-3 of a weight, and of a block's score a few times 5e-4.
-fn cpu_bounds() -> Bounds {
-    Bounds::int8().with(Verb::Attend, 5e-3).with(Verb::Select, 2e-3)
+/// Bounds of the cpu device. Half precision: 11 bits of an attention score of about 10 are 5e-3 of a
+/// weight, and of a block's score a few times 5e-4. Eight bits: half a step of 1/127 of the largest
+/// value, and keys that are off by as much, whose errors mostly cancel in a score.
+fn cpu_bounds(kv: KvPrecision) -> Bounds {
+    let attend = match kv {
+        KvPrecision::F32 | KvPrecision::F16 => 5e-3,
+        KvPrecision::Q8 => 5e-2,
+    };
+    Bounds::int8().with(Verb::Attend, attend).with(Verb::Select, 2e-3)
 }
 
 /// How experts are streamed, with the clock of this machine.

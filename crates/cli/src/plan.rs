@@ -280,12 +280,21 @@ mod tests {
     fn plan(args: &[&str], available: u64) -> Result<Plan, String> {
         let cli = Cli::parse_from([&["cherenkov", "run", "x"], args].concat());
         let Command::Run(args) = cli.command else { unreachable!() };
-        let kv = cherenkov_cpu::KvPrecision::default();
+        let kv = args.compute.kv.map(cherenkov_cpu::KvPrecision::from).unwrap_or_default();
         let device = Choice::Cpu { threads: 2, isa: cherenkov_cpu::Isa::Portable, kv };
         let copies = Copies::Single;
         let wanted = Wanted { device, context: 256, sequences: 1, drafts: 2, copies, engines: 1 };
         let machine = Machine { resident: 30_000_000, available };
         Plan::make(&args.model, &store(), wanted, machine).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn keys_and_values_take_what_their_numbers_take() {
+        // Two attention layers and the draft head's: two heads of 64, an index key of 64 per block of 4.
+        let page = |args: &[&str]| plan(args, 1 << 40).unwrap().sizes.page;
+        assert_eq!(page(&[]), 64 * 3 * (4 * 64 * 2 + 64 * 2 / 4));
+        assert_eq!(page(&["--kv", "q8"]), 64 * 3 * (4 * (64 + 4) + 64 * 2 / 4));
+        assert_eq!(page(&["--kv", "f32"]), 64 * 3 * (4 * 64 * 4 + 64 * 4 / 4));
     }
 
     #[test]

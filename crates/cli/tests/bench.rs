@@ -38,6 +38,20 @@ fn every_configuration_is_measured() {
 }
 
 #[test]
+fn precisions_of_keys_and_values_are_measured_in_turn() {
+    let all = figures(&["--prompt", "none", "-n", "5", "--threads", "1", "--kv", "f16,q8"]);
+    let kv: Vec<_> = all["results"].as_array().unwrap().iter().map(|r| &r["kv"]).collect();
+    assert_eq!(kv, ["f16", "q8"]);
+    let args = ["bench", "--prompt", "none", "-n", "2", "--repeat", "1", "--kv", "q8,f16"];
+    let table = text_of(&args);
+    // Keys and values of two heads of 64, and a quarter of an index key of 64 in half precision.
+    for words in ["keys and values, q8: 304 B", "keys and values, f16: 544 B"] {
+        assert!(table.contains(words), "no {words} in {table}");
+    }
+    refused(&["bench", "--device", "reference", "--kv", "q8"], 2, &["--device cpu"]);
+}
+
+#[test]
 fn acceptance_is_forced() {
     let base = ["--prompt", "none", "-n", "120", "--drafts", "2", "--tokens", "random"];
     for (share, low, high) in [("0", 0.0, 0.0), ("1", 1.0, 1.0), ("0.7", 0.55, 0.85)] {

@@ -45,6 +45,20 @@ fn the_text_does_not_depend_on_how_it_is_computed() {
 }
 
 #[test]
+fn keys_and_values_in_eight_bits_are_a_choice_with_one_answer() {
+    for more in [
+        &["--drafts", "0"][..],
+        &["--drafts", "7", "--chunk", "5"],
+        &["--isa", "portable"],
+        &["--check", "--max-tokens", "30"],
+    ] {
+        assert_eq!(greedy(&[&["--kv", "q8"], more].concat()), ANSWER, "{more:?}");
+    }
+    refused(&["run", "x", "--kv", "q4"], 2, &["q4", "f16", "q8", "f32"]);
+    refused(&["run", "x", "--kv", "q8", "--device", "reference"], 2, &["--kv", "--device cpu"]);
+}
+
+#[test]
 fn sampled_text_follows_the_seed_alone() {
     let sampled = |seed: &str, more: &[&str]| {
         let args = ["run", "Tell me a story.", "--temperature", "1.2", "-n", "24", "--no-think"];

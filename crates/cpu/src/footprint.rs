@@ -44,10 +44,7 @@ impl Footprint<'_> {
 
     /// Bytes of one page, all attention layers of it.
     pub fn page(&self, page_rows: usize) -> usize {
-        let a = &self.config.attention;
-        let kv = a.kv_heads * page_rows * stored(a.head_dim);
-        let pooled = page_rows / a.index_ratio * stored(a.index_dim);
-        self.attentions() * (2 * kv + pooled) * self.kv.bytes()
+        self.attentions() * self.kv.page_bytes(&self.config.attention, page_rows)
     }
 
     /// Bytes of the recurrent state of one sequence.

@@ -362,14 +362,15 @@ const ROWS: usize = 150;
 
 #[test]
 fn instruction_sets_threads_and_cuttings_share_one_set_of_bits() {
-    let (portable, kv) = (Isa::Portable, KvPrecision::F16);
-    let expected = everything(options(portable, 1, kv), ROWS, Cutting::Chunks(1));
-    for isa in Isa::available() {
-        for threads in [1, 2, 3] {
-            let cuttings = [Cutting::Whole, Cutting::Chunks(37), Cutting::Drafts(threads + 1)];
-            for cutting in cuttings {
-                let what = format!("{}, {threads} threads, {cutting:?}", isa.name());
-                equal(&everything(options(isa, threads, kv), ROWS, cutting), &expected, &what);
+    for kv in [KvPrecision::F16, KvPrecision::Q8] {
+        let expected = everything(options(Isa::Portable, 1, kv), ROWS, Cutting::Chunks(1));
+        for isa in Isa::available() {
+            for threads in [1, 2, 3] {
+                let cuttings = [Cutting::Whole, Cutting::Chunks(37), Cutting::Drafts(threads + 1)];
+                for cutting in cuttings {
+                    let what = format!("{}, {threads} threads, {cutting:?}, {kv:?}", isa.name());
+                    equal(&everything(options(isa, threads, kv), ROWS, cutting), &expected, &what);
+                }
             }
         }
     }
@@ -377,7 +378,7 @@ fn instruction_sets_threads_and_cuttings_share_one_set_of_bits() {
 
 #[test]
 fn settling_any_number_of_rows_is_running_only_those() {
-    for kv in [KvPrecision::F16, KvPrecision::F32] {
+    for kv in [KvPrecision::F16, KvPrecision::F32, KvPrecision::Q8] {
         let isa = Isa::detect();
         let expected = everything(options(isa, 1, kv), 40, Cutting::Whole);
         for n in 1..=8 {

@@ -32,6 +32,16 @@ pub enum Error {
         /// Size of the vocabulary.
         vocab: usize,
     },
+    /// A saved sequence whose keys and values are other numbers than this engine's.
+    #[error(
+        "saved sequence: found keys and values in {found}, expected {expected}; start with --kv {found} or run the prompt again"
+    )]
+    Kv {
+        /// What the bytes hold.
+        found: String,
+        /// What this engine keeps.
+        expected: &'static str,
+    },
     /// A call that the sequence's state does not allow.
     #[error("{0}")]
     Order(&'static str),

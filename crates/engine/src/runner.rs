@@ -422,6 +422,7 @@ where
         let open = self.open[seq.0 as usize].as_ref().expect("checked above");
         let saved = Saved {
             fingerprint: self.fingerprint,
+            kv: self.core.device.kv_numbers(),
             tokens: open.sequence.tokens().to_vec(),
             tail: open.tail.clone(),
             draft_rows: open.sequence.draft_rows(),
@@ -436,8 +437,8 @@ where
     }
 
     fn restore(&mut self, bytes: &[u8]) -> Result<SeqId> {
-        let index = self.free()?;
-        let (saved, blocks) = Saved::parse(bytes, self.fingerprint)?;
+        let (index, kv) = (self.free()?, self.core.device.kv_numbers());
+        let (saved, blocks) = Saved::parse(bytes, self.fingerprint, kv)?;
         let (limit, needed) = (self.info.context, saved.tokens.len() + saved.tail.len());
         if needed > limit {
             return Err(Error::Context { needed, limit });

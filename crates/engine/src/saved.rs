@@ -1,22 +1,27 @@
 //! A sequence as bytes.
 //!
 //! Owns: the format of a saved sequence. Never: what a device writes into its blocks.
-//! Invariant: bytes of another model, device or version, cut or flipped bytes are refused.
+//! Invariant: bytes of another model, device, version or precision, cut or flipped bytes are refused.
 //!
-//! Little-endian: magic, fingerprint u64, then lists (count u64, items u32) of run tokens, pending
+//! Little-endian: magic, fingerprint u64, what keys and values are kept as (eight bytes of ASCII, zeros
+//! at the end), then lists (count u64, items u32) of run tokens, pending
 //! tokens, and one item: draft rows; then blocks (length u64, bytes): the slot, then each page; at
 //! the end the xxh3-64 of everything before.
 
 use crate::error::{Error, Result};
 use cherenkov_format::{Store, checksum};
 
-const MAGIC: &[u8; 8] = b"CHKVSEQ1";
+/// Bytes of the name of a precision.
+const KV_BYTES: usize = 8;
+const MAGIC: &[u8; 8] = b"CHKVSEQ2";
 
 /// What a saved sequence says besides the device's blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// Of model and device.
     pub fingerprint: u64,
+    /// What keys and values are kept as.
+    pub kv: &'static str,
     /// Tokens run through the trunk.
     pub tokens: Vec<u32>,
     /// Tokens after them.
@@ -30,6 +35,12 @@ pub fn fingerprint(store: &Store, device: &str, draft: bool) -> u64 {
     let experts = store.experts().layout();
     let text = format!("{:?} {experts:?} {device} {draft}", store.manifest());
     checksum(text.as_bytes())
+}
+
+fn kv_bytes(name: &str) -> [u8; KV_BYTES] {
+    let mut bytes = [0; KV_BYTES];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    bytes
 }
 
 fn bad(found: impl Into<String>, expected: impl Into<String>) -> Error {
@@ -67,6 +78,7 @@ impl Saved {
     pub fn header(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend(self.fingerprint.to_le_bytes());
+        out.extend(kv_bytes(self.kv));
         put_list(&mut out, &self.tokens);
         put_list(&mut out, &self.tail);
         put_list(&mut out, &[self.draft_rows as u32]);
@@ -94,8 +106,12 @@ impl Saved {
     /// Reads the bytes back: the lists and the blocks.
     ///
     /// # Errors
-    /// When they are damaged or the fingerprint is another one.
-    pub fn parse(bytes: &[u8], fingerprint: u64) -> Result<(Self, Vec<&[u8]>)> {
+    /// When they are damaged, or the fingerprint or precision is another one.
+    pub fn parse<'a>(
+        bytes: &'a [u8],
+        fingerprint: u64,
+        kv: &'static str,
+    ) -> Result<(Self, Vec<&'a [u8]>)> {
         let Some((mut rest, sum)) = bytes.split_last_chunk::<8>() else {
             return Err(bad(format!("{} bytes", bytes.len()), "a whole state"));
         };
@@ -103,11 +119,16 @@ impl Saved {
             return Err(bad("a wrong checksum", "the bytes that were saved"));
         }
         if take(&mut rest, 8)? != MAGIC {
-            return Err(bad("another format", "version 1"));
+            return Err(bad("another format", "version 2"));
         }
         let found = take_u64(&mut rest)?;
         if found != fingerprint {
             return Err(bad(format!("model {found:016x}"), format!("{fingerprint:016x}")));
+        }
+        let found = take(&mut rest, KV_BYTES)?;
+        if found != kv_bytes(kv) {
+            let found = String::from_utf8_lossy(found).trim_end_matches('\0').to_owned();
+            return Err(Error::Kv { found, expected: kv });
         }
         let (tokens, tail) = (take_list(&mut rest)?, take_list(&mut rest)?);
         let draft_rows = match take_list(&mut rest)?[..] {
@@ -119,7 +140,7 @@ impl Saved {
             let len = take_u64(&mut rest)? as usize;
             blocks.push(take(&mut rest, len)?);
         }
-        Ok((Self { fingerprint, tokens, tail, draft_rows }, blocks))
+        Ok((Self { fingerprint, kv, tokens, tail, draft_rows }, blocks))
     }
 }
 
@@ -128,7 +149,8 @@ mod tests {
     use super::*;
 
     fn sample() -> (Saved, Vec<u8>) {
-        let saved = Saved { fingerprint: 5, tokens: vec![1, 2, 3], tail: vec![4], draft_rows: 2 };
+        let (tokens, tail) = (vec![1, 2, 3], vec![4]);
+        let saved = Saved { fingerprint: 5, kv: "f16", tokens, tail, draft_rows: 2 };
         let mut bytes = saved.header();
         for block in [&b"slot"[..], b"page"] {
             Saved::block(&mut bytes, |out| {
@@ -144,18 +166,20 @@ mod tests {
     #[test]
     fn it_comes_back() {
         let (saved, bytes) = sample();
-        assert_eq!(Saved::parse(&bytes, 5).unwrap(), (saved, vec![&b"slot"[..], b"page"]));
+        assert_eq!(Saved::parse(&bytes, 5, "f16").unwrap(), (saved, vec![&b"slot"[..], b"page"]));
     }
 
     #[test]
     fn every_flip_and_cut_is_refused() {
         let (_, bytes) = sample();
-        assert!(Saved::parse(&bytes, 6).is_err());
+        assert!(Saved::parse(&bytes, 6, "f16").is_err());
+        let error = Saved::parse(&bytes, 5, "q8").unwrap_err().to_string();
+        assert!(error.contains("found keys and values in f16, expected q8"), "{error}");
         for at in 0..bytes.len() {
-            assert!(Saved::parse(&bytes[..at], 5).is_err(), "cut at {at}");
+            assert!(Saved::parse(&bytes[..at], 5, "f16").is_err(), "cut at {at}");
             let mut flipped = bytes.clone();
             flipped[at] ^= 1;
-            assert!(Saved::parse(&flipped, 5).is_err(), "flipped at {at}");
+            assert!(Saved::parse(&flipped, 5, "f16").is_err(), "flipped at {at}");
         }
     }
 }

@@ -53,6 +53,7 @@ fn a_device_holds_what_it_says_and_hardly_less() {
         base.clone(),
         Setup { threads: 3, chunk: 40, ..base.clone() },
         Setup { kv: KvPrecision::F32, sequences: 1, ..base.clone() },
+        Setup { kv: KvPrecision::Q8, threads: 2, ..base.clone() },
         Setup { draft: LoadDraft::No, ..base.clone() },
         // Experts come one by one, so that few are computed together.
         Setup { pool_slots: 3, ..base },

@@ -2,6 +2,7 @@
 
 mod common;
 
+use cherenkov_cpu::KvPrecision;
 use cherenkov_engine::{Engine, LoadDraft, SampleParams, Step};
 use cherenkov_experts::Lookahead;
 use common::{Answer, Drive, Setup, Writer, answer, greedy, pocket, prompt, random, warm, write};
@@ -124,10 +125,12 @@ fn slots_and_pages_are_as_new() {
 /// Prefill in parts, a fork, a saved and restored sequence: all go on with the same bits.
 #[test]
 fn forks_and_saved_sequences_go_on_alike() {
-    for name in ["base", "ple3"] {
+    for (name, kv) in
+        [("base", KvPrecision::F16), ("ple3", KvPrecision::F16), ("base", KvPrecision::Q8)]
+    {
         let store = random(name);
         let vocab = store.store.config().vocab;
-        let mut engine = Setup::default().cpu(&store);
+        let mut engine = Setup { kv, ..Setup::default() }.cpu(&store);
         for len in [1, 2, 3, 63, 64, 65, 66, 100] {
             let prompt = prompt(len + 20, vocab, len as u64);
             let want = answer(&mut engine, &prompt, &warm(2), 3, TOKENS);
@@ -153,6 +156,24 @@ fn forks_and_saved_sequences_go_on_alike() {
             }
         }
     }
+}
+
+/// Keys and values of another precision are other numbers: they are refused by name.
+#[test]
+fn a_saved_sequence_keeps_to_its_precision() {
+    let store = random("base");
+    let setup = |kv| Setup { kv, ..Setup::default() };
+    let mut half = setup(KvPrecision::F16).cpu(&store);
+    let seq = half.open().unwrap();
+    half.prefill(seq, &prompt(30, store.store.config().vocab, 1)).unwrap();
+    let bytes = half.save(seq).unwrap();
+    for (kv, name) in [(KvPrecision::Q8, "q8"), (KvPrecision::F32, "f32")] {
+        let error = setup(kv).cpu(&store).restore(&bytes).unwrap_err().to_string();
+        for words in ["keys and values in f16", &format!("expected {name}"), "--kv f16"] {
+            assert!(error.contains(words), "no {words} in {error}");
+        }
+    }
+    assert!(half.restore(&bytes).is_ok());
 }
 
 /// Two branches of one conversation, written in turns, do not see each other: a shared page is never

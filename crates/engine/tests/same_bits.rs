@@ -6,7 +6,7 @@
 
 mod common;
 
-use cherenkov_cpu::Isa;
+use cherenkov_cpu::{Isa, KvPrecision};
 use cherenkov_engine::Engine;
 use cherenkov_format::checksum;
 use cherenkov_format::qwen4_exp::config::{Config, Mixer};
@@ -18,12 +18,12 @@ const CHUNKS: [usize; 6] = [1, 5, 16, 17, 64, 500];
 const DRAFTS: [usize; 6] = [0, 1, 2, 3, 5, 7];
 
 /// Every instruction set with every chunk; threads and drafts go round.
-fn circumstances() -> Vec<(Setup, usize)> {
+fn circumstances(kv: KvPrecision) -> Vec<(Setup, usize)> {
     let mut all = Vec::new();
     for (i, isa) in Isa::available().into_iter().enumerate() {
         for (j, chunk) in CHUNKS.into_iter().enumerate() {
             let (threads, pool_slots) = (1 + (i + j) % 3, [11, 64, 5000][j % 3]);
-            let setup = Setup { isa, threads, chunk, pool_slots, ..Setup::default() };
+            let setup = Setup { isa, threads, kv, chunk, pool_slots, ..Setup::default() };
             all.push((setup, DRAFTS[(2 * i + j) % DRAFTS.len()]));
         }
     }
@@ -45,8 +45,8 @@ fn bits(packed: &Packed, setup: &Setup, drafts: usize, lengths: [usize; 2]) -> (
     (checksum(&logits), writer.answer())
 }
 
-fn check(name: &str, packed: &Packed, lengths: [usize; 2], recorded: [u64; 2]) {
-    for (setup, drafts) in circumstances() {
+fn check(name: &str, packed: &Packed, kv: KvPrecision, lengths: [usize; 2], recorded: [u64; 2]) {
+    for (setup, drafts) in circumstances(kv) {
         let (prompt, answer) = bits(packed, &setup, drafts, lengths);
         assert!(answer.tokens.windows(2).any(|w| w[0] != w[1]), "{name}: {:?}", answer.tokens);
         assert_eq!(
@@ -61,7 +61,19 @@ fn check(name: &str, packed: &Packed, lengths: [usize; 2], recorded: [u64; 2]) {
 #[test]
 fn pocket_model() {
     // Beyond the selection budget of 128 tokens.
-    check("pocket", &pocket(), [150, 24], [0x3460_305d_89f2_1d5c, 0x4e9c_dc6f_b57c_caf6]);
+    let recorded = [0x3460_305d_89f2_1d5c, 0x4e9c_dc6f_b57c_caf6];
+    check("pocket", &pocket(), KvPrecision::F16, [150, 24], recorded);
+}
+
+#[test]
+fn pocket_model_with_keys_and_values_in_eight_bits() {
+    check(
+        "pocket",
+        &pocket(),
+        KvPrecision::Q8,
+        [150, 24],
+        [0x413a_4eb2_8fd1_f471, 0x1fdd_570f_c31e_bb8f],
+    );
 }
 
 /// Heads, blocks, groups and experts as the official model has them; a narrow residual, few layers and
@@ -80,5 +92,5 @@ fn official_heads() -> Config {
 #[test]
 fn the_official_sizes_of_heads_and_experts() {
     let recorded = [0xc910_770b_57d9_e959, 0x7c33_8cdf_59c0_6790];
-    check("official heads", &synthetic(official_heads()), [100, 12], recorded);
+    check("official heads", &synthetic(official_heads()), KvPrecision::F16, [100, 12], recorded);
 }

@@ -174,6 +174,10 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
         self.device.name()
     }
 
+    fn kv_numbers(&self) -> &'static str {
+        self.device.kv_numbers()
+    }
+
     fn matrix(&mut self, matrix: Matrix) -> Result<D::Matrix> {
         self.device.matrix(matrix)
     }

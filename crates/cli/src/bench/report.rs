@@ -14,6 +14,7 @@ use crate::exit::output_error;
 use crate::terminal::bytes;
 use anyhow::Context as _;
 use cherenkov_format::Store;
+use cherenkov_format::qwen4_exp::config::Attention;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -25,6 +26,7 @@ pub struct Report {
     model: Value,
     head: String,
     token_bytes: u64,
+    attention: Attention,
     tokens: &'static str,
     /// Measurements in the order they were made.
     pub rows: Vec<(Choice, Row)>,
@@ -160,6 +162,7 @@ impl Report {
             model,
             head,
             token_bytes: cost.token_bytes,
+            attention: c.attention.clone(),
             tokens: tokens.name(),
             rows: Vec::new(),
             profiles: Vec::new(),
@@ -255,6 +258,7 @@ impl Report {
             "isa": isa,
             "threads": threads,
             "kv": kv,
+            "kv_bytes_per_token_and_layer": device.token_bytes(&self.attention),
             "tokens_per_second": median(&rates),
             "spread": spread(&rates),
             "samples": rates,
@@ -298,6 +302,15 @@ impl Report {
                 let all: Vec<f64> = same.flat_map(|(_, row)| row.reads.iter().copied()).collect();
                 let gigabytes = median(&all) / 1e9;
                 let _ = writeln!(table, "plain read, {}: {gigabytes:.2} GB/s", device.describe());
+            }
+        }
+        let mut kept: Vec<(&str, f64)> = Vec::new();
+        for (device, _) in &self.rows {
+            let size = device.token_bytes(&self.attention);
+            let kind = (Made::from(*device).kv.unwrap_or("f32"), size);
+            if !kept.contains(&kind) {
+                kept.push(kind);
+                let _ = writeln!(table, "keys and values, {}: {size} B a token and layer", kind.0);
             }
         }
         table + &self.profile_tables

@@ -116,6 +116,8 @@ impl Report<'_> {
             wanted.drafts,
             plan.options.chunk
         );
+        let token = wanted.device.token_bytes(&self.store.config().attention);
+        let _ = writeln!(t, "keys, values {token} B a token and attention layer");
         let most = bytes(self.machine.resident + self.machine.available);
         let chosen = match self.args.model.memory {
             MemorySize::Auto => "auto",
@@ -204,6 +206,8 @@ impl Report<'_> {
         json!({
             "device": wanted.device.describe(),
             "context": wanted.context,
+            "kv_bytes_per_token_and_layer":
+                wanted.device.token_bytes(&self.store.config().attention),
             "sequences": wanted.sequences,
             "drafts": wanted.drafts,
             "chunk": plan.options.chunk,

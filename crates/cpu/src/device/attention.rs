@@ -3,11 +3,11 @@
 //! Owns: where keys, values and pooled keys lie, the cutting of attention into items. Never: kernels.
 
 use super::engine::{Engine, Worker};
-use super::state::{Arena, KvState, Pages, RowRing, stored};
+use super::pages::{Arena, KvState, Pages, stored, with_arena};
+use super::state::RowRing;
 use super::weights::CpuVector;
-use crate::kernels::attention::{
-    Attend, BlockScores, CHUNK, Element, Gate, Narrow, Rows, Selected,
-};
+use crate::kernels::attention::{Attend, BlockScores, CHUNK, Gate, Selected};
+use crate::kernels::cache::{Element, Narrow};
 use crate::kernels::choose::largest;
 use crate::kernels::heads::{Mean, Queries, StoreKey};
 use crate::kernels::norm::Add;
@@ -66,19 +66,14 @@ pub fn append(
     layer: &Layer<'_>,
     inputs: [&[f32]; 3],
 ) {
-    let page_rows = kv.page_rows;
+    let (arch, page_rows) = (engine.arch, kv.page_rows);
     let worker = &mut engine.workers[0];
-    match &mut kv.pages {
-        Pages::Half(arena) => {
-            Append { arch: engine.arch, arena, page_rows, layer, worker }.all(ring, inputs);
-        }
-        Pages::Full(arena) => {
-            Append { arch: engine.arch, arena, page_rows, layer, worker }.all(ring, inputs);
-        }
-    }
+    with_arena!(&mut kv.pages, arena => {
+        Append { arch, arena, page_rows, layer, worker }.all(ring, inputs);
+    });
 }
 
-struct Append<'a, E> {
+struct Append<'a, E: Element> {
     arch: Arch,
     arena: &'a mut Arena<E>,
     page_rows: usize,
@@ -108,29 +103,25 @@ impl<E: Element> Append<'_, E> {
         }
     }
 
-    /// Offset of a row within `k` and `v` of the arena, for one head.
-    fn place(&self, run: &Run, at: usize, head: usize) -> usize {
-        let spec = &self.layer.w.spec;
-        let page = run.pages[at / self.page_rows].0 as usize;
-        let row = (page * spec.kv_heads + head) * self.page_rows + at % self.page_rows;
-        row * stored(spec.head_dim)
-    }
-
     fn row(&mut self, run: &Run, at: usize, row: usize, [k, v]: [&[f32]; 2]) {
-        let layer = self.layer;
-        let (dim, width) = (layer.w.spec.head_dim, stored(layer.w.spec.head_dim));
+        let (layer, arch) = (self.layer, self.arch);
+        let dim = layer.w.spec.head_dim;
+        let page = run.pages[at / self.page_rows].0 as usize;
         for head in 0..layer.w.spec.kv_heads {
-            let place = self.place(run, at, head);
-            self.arch.run(StoreKey {
-                x: &k[head * dim..][..dim],
-                w: &layer.w.k_norm,
-                eps: layer.eps,
-                rope: layer.ropes.rows.row(row),
-                memory: self.worker.floats[0].reserve(dim),
-                out: &mut self.arena.k[place..place + width],
+            let place = head * self.page_rows + at % self.page_rows;
+            let memory = self.worker.floats[0].reserve(dim);
+            self.arena.k.put(page, place, |out| {
+                arch.run(StoreKey {
+                    x: &k[head * dim..][..dim],
+                    w: &layer.w.k_norm,
+                    eps: layer.eps,
+                    rope: layer.ropes.rows.row(row),
+                    memory,
+                    out,
+                })
             });
-            let out = &mut self.arena.v[place..place + width];
-            self.arch.run(Narrow { x: &v[head * dim..][..dim], out });
+            let x = &v[head * dim..][..dim];
+            self.arena.v.put(page, place, |out| arch.run(Narrow { x, out }));
         }
     }
 
@@ -147,15 +138,15 @@ impl<E: Element> Append<'_, E> {
         arch.run(Mean { sum, count: spec.index_ratio });
         let (page, in_page) =
             (run.pages[first / self.page_rows].0 as usize, first % self.page_rows);
-        let (per_page, width) = (self.page_rows / spec.index_ratio, stored(spec.index_dim));
-        let place = (page * per_page + in_page / spec.index_ratio) * width;
-        arch.run(StoreKey {
-            x: sum,
-            w: &layer.w.index_k_norm,
-            eps: layer.eps,
-            rope: layer.ropes.blocks.row(block),
-            memory: memory.reserve(spec.index_dim),
-            out: &mut self.arena.pooled[place..place + width],
+        self.arena.pooled.put(page, in_page / spec.index_ratio, |out| {
+            arch.run(StoreKey {
+                x: sum,
+                w: &layer.w.index_k_norm,
+                eps: layer.eps,
+                rope: layer.ropes.blocks.row(block),
+                memory: memory.reserve(spec.index_dim),
+                out,
+            })
         });
     }
 }
@@ -174,13 +165,10 @@ pub fn select(
     index: &[f32],
     picks: &mut [Vec<u32>],
 ) {
-    match &kv.pages {
-        Pages::Half(arena) => Select { kv, arena, layer, index }.all(engine, picks),
-        Pages::Full(arena) => Select { kv, arena, layer, index }.all(engine, picks),
-    }
+    with_arena!(&kv.pages, arena => Select { kv, arena, layer, index }.all(engine, picks));
 }
 
-struct Select<'a, E> {
+struct Select<'a, E: Element> {
     kv: &'a KvState,
     arena: &'a Arena<E>,
     layer: &'a Layer<'a>,
@@ -233,14 +221,8 @@ impl<E: Element> Select<'_, E> {
 
     fn scores(&self, arch: Arch, run: &Run, first: usize, queries: &[f32], out: &mut [f32]) {
         let spec = &self.layer.w.spec;
-        let keys = Rows {
-            data: &self.arena.pooled,
-            pages: &run.pages,
-            page_len: self.kv.size.pooled,
-            offset: 0,
-            page_rows: self.kv.page_rows / spec.index_ratio,
-            width: stored(spec.index_dim),
-        };
+        let page_blocks = self.kv.page_rows / spec.index_ratio;
+        let keys = self.arena.pooled.rows(&run.pages, 0, page_blocks);
         arch.run(BlockScores { keys, first, queries, out });
     }
 
@@ -306,13 +288,10 @@ pub fn attend(
     picks: &[Vec<u32>],
     out: &mut [f32],
 ) {
-    match &kv.pages {
-        Pages::Half(arena) => Attending { kv, arena, layer, q, picks }.all(engine, out),
-        Pages::Full(arena) => Attending { kv, arena, layer, q, picks }.all(engine, out),
-    }
+    with_arena!(&kv.pages, arena => Attending { kv, arena, layer, q, picks }.all(engine, out));
 }
 
-struct Attending<'a, E> {
+struct Attending<'a, E: Element> {
     kv: &'a KvState,
     arena: &'a Arena<E>,
     layer: &'a Layer<'a>,
@@ -387,19 +366,13 @@ impl<E: Element> Attending<'_, E> {
             width,
         });
         let kv_head = first / (spec.heads / spec.kv_heads);
-        let rows = |data| Rows {
-            data,
-            pages: &run.pages,
-            page_len: self.kv.size.kv,
-            offset: kv_head * self.kv.page_rows * width,
-            page_rows: self.kv.page_rows,
-            width,
-        };
+        let (page_rows, pages) = (self.kv.page_rows, &run.pages[..]);
+        let first_row = kv_head * page_rows;
         worker.softmax.resize(heads, (0.0, 0.0));
         let sums = sums.reserve(heads * width);
         arch.run(Attend {
-            keys: rows(&self.arena.k[..]),
-            values: rows(&self.arena.v[..]),
+            keys: self.arena.k.rows(pages, first_row, page_rows),
+            values: self.arena.v.rows(pages, first_row, page_rows),
             selected: Selected { blocks: &self.picks[row], ratio: spec.index_ratio, visible },
             queries,
             weights: weights.reserve(heads * CHUNK),

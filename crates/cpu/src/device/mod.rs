@@ -9,6 +9,7 @@ mod attention;
 mod delta;
 mod engine;
 mod moe;
+mod pages;
 mod residual;
 mod state;
 mod verbs;
@@ -23,10 +24,10 @@ use cherenkov_format::record::RecordLayout;
 use cherenkov_model::{Batch, Error, Limits, Result};
 use engine::Engine;
 use moe::Grouped;
+pub use pages::KvPrecision;
+pub(crate) use pages::stored;
 pub(crate) use residual::BLOCK_ROWS;
-pub use state::KvPrecision;
 use state::State;
-pub(crate) use state::stored;
 pub use weights::{CpuMatrix, CpuVector};
 
 /// Name of the device in messages.

@@ -1,14 +1,14 @@
 //! What the device remembers of sequences.
 //!
-//! Owns: rings of rows, recurrent matrices with the log of a tentative run, pages.
-//! Never: equations. Memory of a slot comes with its first use.
+//! Owns: rings of rows, recurrent matrices with the log of a tentative run.
+//! Never: equations, how keys and values are stored (see `pages`). Memory of a slot comes with its first use.
 //! Invariants: a ring's row i lies at `i % capacity`, so taking rows back needs no copy; a recurrent
 //! matrix with its pending log means exactly the state after the settled rows.
 
-use crate::kernels::attention::Element;
+use super::pages::KvState;
 use crate::kernels::delta::padded;
 use crate::memory::Aligned;
-use cherenkov_format::qwen4_exp::config::{Attention, Delta};
+use cherenkov_format::qwen4_exp::config::Delta;
 use cherenkov_model::{Error, Limits, MAX_TENTATIVE, Result};
 
 /// The last rows of one activation, per slot.
@@ -105,130 +105,6 @@ impl DeltaState {
     }
 }
 
-/// Pages of one attention layer, stored as `E`.
-#[derive(Debug)]
-pub struct Arena<E> {
-    /// `[page, kv_head, row, padded head_dim]`.
-    pub k: Aligned<E>,
-    /// As `k`.
-    pub v: Aligned<E>,
-    /// `[page, block, padded index_dim]`.
-    pub pooled: Aligned<E>,
-}
-
-/// Numbers per page of each part.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PageSize {
-    pub kv: usize,
-    pub pooled: usize,
-}
-
-impl<E: Element> Arena<E> {
-    fn new(size: PageSize, pages: usize) -> Self {
-        let kv = || Aligned::new(size.kv * pages);
-        Self { k: kv(), v: kv(), pooled: Aligned::new(size.pooled * pages) }
-    }
-
-    fn parts(&mut self, size: PageSize) -> [(&mut Aligned<E>, usize); 3] {
-        [(&mut self.k, size.kv), (&mut self.v, size.kv), (&mut self.pooled, size.pooled)]
-    }
-
-    fn copy(&mut self, size: PageSize, from: usize, to: usize) {
-        for (data, len) in self.parts(size) {
-            data.copy_within(from * len..(from + 1) * len, to * len);
-        }
-    }
-}
-
-/// Pages in the precision that was asked for.
-#[derive(Debug)]
-pub enum Pages {
-    Half(Arena<u16>),
-    Full(Arena<f32>),
-}
-
-/// Pages of one attention layer.
-#[derive(Debug)]
-pub struct KvState {
-    pub spec: Attention,
-    pub size: PageSize,
-    pub page_rows: usize,
-    pub pages: Pages,
-}
-
-/// How keys and values are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum KvPrecision {
-    /// Half precision.
-    #[default]
-    F16,
-    /// Single precision.
-    F32,
-}
-
-impl KvPrecision {
-    /// Name, as on command lines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F16 => "f16",
-            Self::F32 => "f32",
-        }
-    }
-
-    /// Bytes of a number.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F16 => 2,
-            Self::F32 => 4,
-        }
-    }
-}
-
-/// Numbers of a stored row: whole vectors.
-pub fn stored(width: usize) -> usize {
-    width.next_multiple_of(crate::simd::LANES)
-}
-
-impl KvState {
-    /// Pages of a layer of this geometry, none yet.
-    pub fn new(spec: &Attention, precision: KvPrecision) -> Self {
-        let none = PageSize::default();
-        let pages = match precision {
-            KvPrecision::F16 => Pages::Half(Arena::new(none, 0)),
-            KvPrecision::F32 => Pages::Full(Arena::new(none, 0)),
-        };
-        Self { spec: spec.clone(), size: none, page_rows: 0, pages }
-    }
-
-    fn allocate(&mut self, limits: &Limits) {
-        let spec = &self.spec;
-        self.page_rows = limits.page_rows;
-        self.size = PageSize {
-            kv: spec.kv_heads * limits.page_rows * stored(spec.head_dim),
-            pooled: limits.page_rows / spec.index_ratio * stored(spec.index_dim),
-        };
-        match &mut self.pages {
-            Pages::Half(arena) => *arena = Arena::new(self.size, limits.pages),
-            Pages::Full(arena) => *arena = Arena::new(self.size, limits.pages),
-        }
-    }
-
-    fn page_bytes(&self) -> usize {
-        let numbers = 2 * self.size.kv + self.size.pooled;
-        match self.pages {
-            Pages::Half(_) => numbers * 2,
-            Pages::Full(_) => numbers * 4,
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match &self.pages {
-            Pages::Half(a) => a.k.bytes() + a.v.bytes() + a.pooled.bytes(),
-            Pages::Full(a) => a.k.bytes() + a.v.bytes() + a.pooled.bytes(),
-        }
-    }
-}
-
 /// Everything the device remembers.
 #[derive(Debug, Default)]
 pub struct State {
@@ -322,29 +198,14 @@ impl State {
     /// Copies a page of every attention layer.
     pub fn copy_page(&mut self, from: usize, to: usize) {
         for kv in &mut self.kvs {
-            match &mut kv.pages {
-                Pages::Half(arena) => arena.copy(kv.size, from, to),
-                Pages::Full(arena) => arena.copy(kv.size, from, to),
-            }
+            kv.copy(from, to);
         }
     }
 
     /// Appends a page of every attention layer.
     pub fn save_page(&mut self, page: usize, out: &mut Vec<u8>) {
         for kv in &mut self.kvs {
-            out.reserve(kv.page_bytes());
-            match &mut kv.pages {
-                Pages::Half(arena) => {
-                    for (data, len) in arena.parts(kv.size) {
-                        out.extend(data[page * len..][..len].iter().flat_map(|v| v.to_le_bytes()));
-                    }
-                }
-                Pages::Full(arena) => {
-                    for (data, len) in arena.parts(kv.size) {
-                        save_f32(&data[page * len..][..len], out);
-                    }
-                }
-            }
+            kv.save(page, out);
         }
     }
 
@@ -353,22 +214,7 @@ impl State {
         check_len(bytes, self.kvs.iter().map(KvState::page_bytes).sum())?;
         let mut rest = bytes;
         for kv in &mut self.kvs {
-            match &mut kv.pages {
-                Pages::Half(arena) => {
-                    for (data, len) in arena.parts(kv.size) {
-                        let (mine, others) = rest.split_at(len * 2);
-                        rest = others;
-                        for (v, b) in data[page * len..][..len].iter_mut().zip(mine.as_chunks().0) {
-                            *v = u16::from_le_bytes(*b);
-                        }
-                    }
-                }
-                Pages::Full(arena) => {
-                    for (data, len) in arena.parts(kv.size) {
-                        load_f32(&mut data[page * len..][..len], &mut rest);
-                    }
-                }
-            }
+            kv.load(page, &mut rest);
         }
         Ok(())
     }
@@ -394,11 +240,13 @@ fn check_len(bytes: &[u8], expected: usize) -> Result<()> {
     })
 }
 
-fn save_f32(values: &[f32], out: &mut Vec<u8>) {
+/// Appends floats, little-endian.
+pub fn save_f32(values: &[f32], out: &mut Vec<u8>) {
     out.extend(values.iter().flat_map(|v| v.to_le_bytes()));
 }
 
-fn load_f32(values: &mut [f32], rest: &mut &[u8]) {
+/// Takes floats off the front.
+pub fn load_f32(values: &mut [f32], rest: &mut &[u8]) {
     let (mine, others) = rest.split_at(values.len() * 4);
     *rest = others;
     for (v, b) in values.iter_mut().zip(mine.as_chunks().0) {

@@ -5,7 +5,8 @@
 use super::weights::{CpuMatrix, CpuVector};
 use super::{CpuDevice, NAME, attention, delta, moe, residual};
 use crate::device::engine::Engine;
-use crate::device::state::{KvState, RowRing};
+use crate::device::pages::KvState;
+use crate::device::state::RowRing;
 use crate::threads::Cut;
 use cherenkov_experts::{RamBank, Wave};
 use cherenkov_format::Matrix;
@@ -44,6 +45,10 @@ impl Device for CpuDevice {
 
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn kv_numbers(&self) -> &'static str {
+        self.options.kv.name()
     }
 
     fn matrix(&mut self, matrix: Matrix) -> Result<CpuMatrix> {

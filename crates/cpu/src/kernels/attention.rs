@@ -8,114 +8,31 @@
 //! ```
 //!
 //! then `y / l`, times the sigmoid of the gate. Sums of a chunk's weights and all dot products in the
-//! order of [`super::lanes`]. Never: which tokens are selected by whom, threads.
+//! order of [`super::lanes`]. Where rows have a scale, a dot product is multiplied by that of its key,
+//! and p_t by that of its value before the last step. Never: which tokens are selected by whom, threads.
 //! Invariant: the result depends on the row's query and the selected tokens alone.
 
+use super::cache::{Element, Row, Rows};
 use super::lanes::{load_tail, store_tail};
 use super::math::{exp, larger, sigmoid};
 use crate::simd::{LANES, Op, Simd};
-use cherenkov_model::PageId;
 
 /// Tokens of a chunk.
 pub const CHUNK: usize = 64;
 /// Tokens, and heads, whose scores are computed together.
 const TOGETHER: usize = 4;
 
-/// A number that keys and values are stored as.
-pub trait Element: Copy + Default + Send + Sync + 'static {
-    /// Widens sixteen.
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F;
-    /// Rounds sixteen.
-    fn store<S: Simd>(s: S, v: S::F, out: &mut [Self; LANES]);
-}
-
-impl Element for f32 {
-    #[inline(always)]
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F {
-        s.load(x)
-    }
-
-    #[inline(always)]
-    fn store<S: Simd>(s: S, v: S::F, out: &mut [Self; LANES]) {
-        s.store(v, out);
-    }
-}
-
-/// Half precision, as its bit pattern.
-impl Element for u16 {
-    #[inline(always)]
-    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::F {
-        s.load_f16(x)
-    }
-
-    #[inline(always)]
-    fn store<S: Simd>(s: S, v: S::F, out: &mut [Self; LANES]) {
-        s.store_f16(v, out);
-    }
-}
-
-/// Stores floats as elements; the rest of `out` becomes zeros.
-pub struct Narrow<'a, E> {
-    /// The floats.
-    pub x: &'a [f32],
-    /// A multiple of sixteen elements, at least as many.
-    pub out: &'a mut [E],
-}
-
-impl<E: Element> Op for Narrow<'_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let outs = self.out.as_chunks_mut().0;
-        let mut x = self.x.chunks(LANES);
-        for out in outs {
-            E::store(s, load_tail(s, x.next().unwrap_or(&[])), out);
-        }
-    }
-}
-
-/// Where the rows of one kv head lie.
-#[derive(Clone, Copy)]
-pub struct Rows<'a, E> {
-    /// All pages.
-    pub data: &'a [E],
-    /// Page numbers of the sequence.
-    pub pages: &'a [PageId],
-    /// Elements of a page.
-    pub page_len: usize,
-    /// Offset of this head within a page.
-    pub offset: usize,
-    /// Rows of a page.
-    pub page_rows: usize,
-    /// Elements of a row: a multiple of sixteen.
-    pub width: usize,
-}
-
-impl<'a, E> Rows<'a, E> {
-    /// Row `index` of the sequence.
-    #[inline(always)]
-    pub fn row(&self, index: usize) -> &'a [[E; LANES]] {
-        // Narrow division is several times faster on most processors.
-        let (index, page_rows) = (index as u32, self.page_rows as u32);
-        let page = self.pages[(index / page_rows) as usize].0 as usize;
-        let in_page = (index % page_rows) as usize;
-        let at = page * self.page_len + self.offset + in_page * self.width;
-        self.data[at..at + self.width].as_chunks().0
-    }
-}
-
 /// Dot products of `T` stored rows with `H` queries.
 #[inline(always)]
 fn scores<S: Simd, E: Element, const T: usize, const H: usize>(
     s: S,
-    rows: [&[[E; LANES]]; T],
+    rows: [Row<'_, E>; T],
     queries: [&[[f32; LANES]]; H],
 ) -> [[f32; H]; T] {
     let mut acc = [[s.splat(0.0); H]; T];
-    for i in 0..rows[0].len() {
+    for i in 0..rows[0].values.len() {
         for t in 0..T {
-            let k = E::load(s, &rows[t][i]);
+            let k = E::load(s, &rows[t].values[i]);
             for h in 0..H {
                 acc[t][h] = s.fma(k, s.load(&queries[h][i]), acc[t][h]);
             }
@@ -141,6 +58,13 @@ fn scores<S: Simd, E: Element, const T: usize, const H: usize>(
         for t in 0..T {
             for h in 0..H {
                 out[t][h] = s.sum(acc[t][h]);
+            }
+        }
+    }
+    if E::SCALED {
+        for t in 0..T {
+            for h in 0..H {
+                out[t][h] *= rows[t].scale;
             }
         }
     }
@@ -184,7 +108,7 @@ impl<E: Element> Op for BlockScores<'_, E> {
 #[inline(always)]
 fn block_scores<'a, S: Simd, E: Element, const T: usize>(
     s: S,
-    rows: [&[[E; LANES]]; T],
+    rows: [Row<'_, E>; T],
     heads: usize,
     query: impl Fn(usize) -> &'a [[f32; LANES]],
     out: &mut [f32; T],
@@ -272,6 +196,7 @@ impl<E: Element> Op for Attend<'_, E> {
             |tokens| {
                 self.score(s, tokens);
                 self.weigh(s, tokens.len());
+                self.scale(tokens);
                 self.gather(s, tokens);
             },
         );
@@ -303,7 +228,7 @@ impl<E: Element> Attend<'_, E> {
     }
 
     #[inline(always)]
-    fn score_rows<S: Simd, const T: usize>(&mut self, s: S, rows: [&[[E; LANES]]; T], at: usize) {
+    fn score_rows<S: Simd, const T: usize>(&mut self, s: S, rows: [Row<'_, E>; T], at: usize) {
         let width = self.keys.width;
         let queries = self.queries;
         let query = |h: usize| queries[h * width..][..width].as_chunks().0;
@@ -355,6 +280,20 @@ impl<E: Element> Attend<'_, E> {
         }
     }
 
+    /// Weights are multiplied by the scales of the values, if those have any.
+    #[inline(always)]
+    fn scale(&mut self, tokens: &[u32]) {
+        if !E::SCALED {
+            return;
+        }
+        for (t, token) in tokens.iter().enumerate() {
+            let scale = self.values.row(*token as usize).scale;
+            for h in 0..self.heads() {
+                self.weights[h * CHUNK + t] *= scale;
+            }
+        }
+    }
+
     /// `sums[h] += p_t * v_t`, tokens in order.
     #[inline(always)]
     fn gather<S: Simd>(&mut self, s: S, tokens: &[u32]) {
@@ -381,7 +320,7 @@ impl<E: Element> Attend<'_, E> {
             acc[n] = s.load(self.sums[at(n)..].first_chunk().expect("whole vectors"));
         }
         for (t, token) in tokens.iter().enumerate() {
-            let v = E::load(s, &self.values.row(*token as usize)[i]);
+            let v = E::load(s, &self.values.row(*token as usize).values[i]);
             for n in 0..H {
                 acc[n] = s.fma(s.splat(self.weights[(h + n) * CHUNK + t]), v, acc[n]);
             }

@@ -3,7 +3,7 @@
 //! Owns: norm, rotation and scale of query and key heads; what a row leaves in the pages.
 //! Never: selection, softmax.
 
-use super::attention::{Element, Narrow};
+use super::cache::{Element, Narrow};
 use super::lanes::update;
 use super::norm::rms;
 use super::rope::rotate;
@@ -50,7 +50,7 @@ impl Op for Queries<'_> {
     }
 }
 
-/// Norms, rotates and stores one key head.
+/// Norms, rotates and stores one key head; returns the scale of the stored row.
 pub struct StoreKey<'a, E> {
     /// The head.
     pub x: &'a [f32],
@@ -67,14 +67,14 @@ pub struct StoreKey<'a, E> {
 }
 
 impl<E: Element> Op for StoreKey<'_, E> {
-    type Output = ();
+    type Output = f32;
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn run<S: Simd>(self, s: S) -> f32 {
         let head = &mut self.memory[..self.x.len()];
         rms(s, self.x, self.w, self.eps, head);
         rotate(self.rope, head);
-        Narrow { x: head, out: self.out }.run(s);
+        Narrow { x: head, out: self.out }.run(s)
     }
 }
 

@@ -8,6 +8,7 @@
 
 pub mod attention;
 pub mod blocked;
+pub mod cache;
 pub mod choose;
 pub mod conv;
 pub mod delta;

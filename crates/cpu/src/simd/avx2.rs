@@ -91,6 +91,16 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> F {
+        // SAFETY: see above.
+        unsafe {
+            let widen = |low| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low));
+            let v = _mm_loadu_si128(x.as_ptr().cast());
+            [widen(v), widen(_mm_srli_si128::<8>(v))]
+        }
+    }
+
+    #[inline(always)]
     fn store_f16(self, v: F, out: &mut [u16; LANES]) {
         const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
         // SAFETY: see above.

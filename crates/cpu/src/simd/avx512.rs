@@ -90,6 +90,12 @@ impl<T: Tiles> Simd for Avx512<T> {
     }
 
     #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast()))) }
+    }
+
+    #[inline(always)]
     fn store_f16(self, v: __m512, out: &mut [u16; LANES]) {
         // SAFETY: see above.
         unsafe {

@@ -119,6 +119,20 @@ impl<T: Tiles> Simd for Neon<T> {
     }
 
     #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> F {
+        // SAFETY: see above.
+        unsafe {
+            let v = vld1q_s8(x.as_ptr());
+            let halves = [vmovl_s8(vget_low_s8(v)), vmovl_s8(vget_high_s8(v))];
+            each(|i| {
+                let half = halves[i / 2];
+                let quarter = if i % 2 == 0 { vget_low_s16(half) } else { vget_high_s16(half) };
+                vcvtq_f32_s32(vmovl_s16(quarter))
+            })
+        }
+    }
+
+    #[inline(always)]
     fn store_f16(self, v: F, out: &mut [u16; LANES]) {
         for (i, wide) in v.into_iter().enumerate() {
             // SAFETY: see above; rounds to nearest even, the mode that Rust programs run in.

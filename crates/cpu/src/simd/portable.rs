@@ -64,6 +64,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn load_i8(self, x: &[i8; LANES]) -> Self::F {
+        x.map(f32::from)
+    }
+
+    #[inline(always)]
     fn store_f16(self, v: Self::F, out: &mut [u16; LANES]) {
         *out = v.map(f32_to_f16);
     }

@@ -50,6 +50,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn load_bf16(self, x: &[u8; 32]) -> Self::F;
     /// Widens sixteen half-precision floats.
     fn load_f16(self, x: &[u16; LANES]) -> Self::F;
+    /// Widens sixteen bytes.
+    fn load_i8(self, x: &[i8; LANES]) -> Self::F;
     /// Rounds to half precision, ties to even.
     fn store_f16(self, v: Self::F, out: &mut [u16; LANES]);
     /// `a + b`.

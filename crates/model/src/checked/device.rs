@@ -70,6 +70,10 @@ where
         self.fast.name()
     }
 
+    fn kv_numbers(&self) -> &'static str {
+        self.fast.kv_numbers()
+    }
+
     fn matrix(&mut self, matrix: Matrix) -> Result<Self::Matrix> {
         Ok(Pair { fast: self.fast.matrix(matrix.clone())?, oracle: self.oracle.matrix(matrix)? })
     }

@@ -34,6 +34,11 @@ pub trait Device {
     /// Short name for messages.
     fn name(&self) -> &'static str;
 
+    /// What keys and values are kept as, by the name that users know: part of a saved sequence.
+    fn kv_numbers(&self) -> &'static str {
+        "f32"
+    }
+
     // ---- loading ----
 
     /// Moves a projection to the device.
