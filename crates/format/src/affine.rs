@@ -10,7 +10,8 @@
 //! least squares, alternately; then the bf16 neighbours of the best pair, until none is better. At 2
 //! to 4 bits the inner ranges win (large values are clipped so that the many small ones get a finer
 //! grid); at 8 bits the neighbours do (bf16 is coarser than the grid there). At 2 and 3 bits 98 % is
-//! found of what the best of 576 ranges gains over the plain rule (squared error, pocket model).
+//! found of what the best of 576 ranges gains over the plain rule (squared error, pocket model); then
+//! a little of it is given back for values that are not smaller on the whole than they were.
 
 use crate::encoding::Bits;
 use crate::float::{bf16_to_f32, f32_to_bf16};
@@ -96,7 +97,10 @@ pub fn quantise(values: &[f32], bits: Bits) -> Quantised {
     }
     best = descend(values, best, max);
     let plain = finish(values, plain, bits);
-    let found = finish(values, (best.scale, best.bias), bits);
+    let mut found = finish(values, (best.scale, best.bias), bits);
+    if bits <= Bits::B3 {
+        found = unshrunk(values, found);
+    }
     let plain_error = plain.error;
     Quantised { plain_error, ..if found.error < plain_error { found } else { plain } }
 }
@@ -219,6 +223,31 @@ fn finish(values: &[f32], (scale, bias): (u16, u16), bits: Bits) -> Quantised {
         *c = code(x, inverse(s), b, f32::from(bits.max_code())) as u8;
     }
     let mut result = Quantised { scale, bias, codes, error: 0.0, plain_error: 0.0 };
+    result.error = error_of(values, &result);
+    result
+}
+
+/// The same codes with a scale that shrinks nothing. The least squared error pulls all values towards
+/// their mean, at 2 bits by a tenth: a matrix of such groups gives outputs that are a tenth too small,
+/// and layer after layer makes more of that. Here the values, regressed on the original ones, have a
+/// slope of 1 and the same mean; what is left is noise that averages out.
+fn unshrunk(values: &[f32], found: Quantised) -> Quantised {
+    let n = values.len() as f64;
+    let codes = || found.codes.iter().take(values.len()).map(|&c| f64::from(c));
+    let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
+    let middle = codes().sum::<f64>() / n;
+    let (mut variance, mut covariance) = (0.0, 0.0);
+    for (&v, c) in values.iter().zip(codes()) {
+        let v = f64::from(v) - mean;
+        variance += v * v;
+        covariance += v * (c - middle);
+    }
+    if found.error == 0.0 || covariance <= 0.0 {
+        return found;
+    }
+    let scale = f32_to_bf16((variance / covariance) as f32);
+    let bias = f32_to_bf16((mean - f64::from(bf16_to_f32(scale)) * middle) as f32);
+    let mut result = Quantised { scale, bias, ..found };
     result.error = error_of(values, &result);
     result
 }
@@ -374,7 +403,7 @@ mod tests {
             (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
         };
         for (bits, gain) in
-            [(Bits::B2, 0.715), (Bits::B3, 0.87), (Bits::B4, 0.95), (Bits::B8, 0.995)]
+            [(Bits::B2, 0.76), (Bits::B3, 0.885), (Bits::B4, 0.95), (Bits::B8, 0.995)]
         {
             let (mut best, mut plain) = (0.0, 0.0);
             for _ in 0..200 {
@@ -389,6 +418,31 @@ mod tests {
             }
             let ratio = (best / plain).sqrt();
             assert!(ratio < gain, "{bits:?}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn few_bits_do_not_shrink_a_group() {
+        let mut state = 11u64;
+        let mut uniform = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+        };
+        for bits in [Bits::B2, Bits::B3] {
+            for _ in 0..100 {
+                let values: Vec<f32> =
+                    (0..64).map(|_| 0.01 + (0..6).map(|_| uniform()).sum::<f32>() * 0.02).collect();
+                let back = worth(&values, &quantise(&values, bits));
+                let mean = |x: &[f32]| x.iter().sum::<f32>() / 64.0;
+                let (a, b) = (mean(&values), mean(&back));
+                let with = |y: &[f32], b: f32| -> f32 {
+                    values.iter().zip(y).map(|(x, y)| (x - a) * (y - b)).sum()
+                };
+                let slope = with(&back, b) / with(&values, a);
+                // A bf16 scale is off by a 256th at most, a bias by as much of the largest value.
+                assert!((slope - 1.0).abs() < 0.005, "{bits:?}: {slope}");
+                assert!((a - b).abs() < 5e-4, "{bits:?}: {a} {b}");
+            }
         }
     }
 
@@ -427,7 +481,7 @@ mod tests {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
         };
-        for (bits, bar) in [(Bits::B2, 1.015), (Bits::B3, 1.025)] {
+        for (bits, bar) in [(Bits::B2, 1.14), (Bits::B3, 1.06)] {
             let (mut found, mut best) = (0.0, 0.0);
             for _ in 0..60 {
                 let values: Vec<f32> =
