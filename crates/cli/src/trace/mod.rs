@@ -4,6 +4,7 @@
 
 mod sink;
 
+use crate::args::Drafts;
 use crate::args::trace::TraceArgs;
 use crate::device::{self, Choice, Instruments};
 use crate::exit;
@@ -29,7 +30,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let device = Choice::of(args.model.device, &args.compute)?;
     let interrupt = Interrupt::install()?;
     let store = locate::store(&args.model, &interrupt)?;
-    let drafts = settings::drafts(Some(args.drafts), &store)?;
+    let (_, drafts) = settings::drafts(Some(Drafts::Count(args.drafts)), &store)?;
     let specials = if args.special { SpecialTokens::Show } else { SpecialTokens::Hide };
     let mode = Mode::Raw(specials);
     let prompt = Words::open(&store, &mode)?.prompt(&args.prompt, &mode)?.ids;
