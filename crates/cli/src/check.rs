@@ -6,6 +6,7 @@
 use crate::args::CheckArgs;
 use crate::device::Choice;
 use crate::interrupt::Interrupt;
+use crate::pace::{self, Pace};
 use crate::plan::{Asked, Copies, Lengths};
 use crate::progress::Meter;
 use crate::prompt::Words;
@@ -14,7 +15,7 @@ use crate::settings::Mode;
 use crate::terminal::{bytes, note};
 use crate::{exit, locate};
 use anyhow::Context as _;
-use cherenkov_engine::{Engine, SampleParams, Sampler, Step};
+use cherenkov_engine::{Engine, SampleParams, Sampler};
 use cherenkov_format::{Error, Store, verify};
 use cherenkov_model::MAX_TENTATIVE;
 use std::path::Path;
@@ -138,19 +139,7 @@ fn compare(
     let seq = engine.open()?;
     prefill(engine, seq, &case.tokens, interrupt)?;
     let mut sampler = Sampler::new(SampleParams::default(), &case.tokens)?;
-    let mut made = 0;
-    while made < output {
-        interrupt.check()?;
-        let drafts = drafts.min(output - made - 1);
-        // No stop tokens: what follows an end is arithmetic like any other.
-        let mut steps = [Step::new(seq, &mut sampler, drafts, &[])];
-        engine.decode(&mut steps)?;
-        let [step] = steps;
-        if let Some(failure) = step.failure {
-            return Err(failure.into());
-        }
-        made += step.out.len();
-    }
+    let made = pace::write(engine, seq, &mut sampler, Pace::Fixed(drafts), output, interrupt)?;
     engine.close(seq);
-    Ok(made)
+    Ok(made.len())
 }

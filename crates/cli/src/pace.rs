@@ -1,10 +1,11 @@
 //! Drafts per step of one answer.
 //!
-//! Owns: the clock that the choice of a depth is told. Never: the choice (see
+//! Owns: the clock that the choice of a depth is told, answers that nothing ends. Never: the choice (see
 //! [`cherenkov_engine::Depth`]).
 
 use crate::args::Drafts;
-use cherenkov_engine::{Depth, Engine, Error, Step};
+use crate::interrupt::Interrupt;
+use cherenkov_engine::{Depth, Engine, Error, Sampler, SeqId, Step};
 use std::time::Instant;
 
 /// How many drafts the next step has.
@@ -45,4 +46,31 @@ impl Pace {
         }
         Ok(())
     }
+}
+
+/// Draws `count` tokens. Nothing ends the answer but the user: what follows an end is arithmetic like any
+/// other.
+///
+/// # Errors
+/// When the engine fails, or the user stopped it.
+pub fn write(
+    engine: &mut dyn Engine,
+    seq: SeqId,
+    sampler: &mut Sampler,
+    mut pace: Pace,
+    count: usize,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<u32>> {
+    let mut tokens = Vec::with_capacity(count);
+    while tokens.len() < count {
+        interrupt.check()?;
+        let drafts = pace.next().min(count - tokens.len() - 1);
+        let mut step = Step::new(seq, sampler, drafts, &[]);
+        pace.decode(engine, &mut step)?;
+        if let Some(failure) = step.failure {
+            return Err(failure.into());
+        }
+        tokens.extend(step.out.iter().map(|drawn| drawn.token));
+    }
+    Ok(tokens)
 }

@@ -9,10 +9,10 @@ use super::tokens::Tokens;
 use crate::args::Drafts;
 use crate::args::bench::BenchArgs;
 use crate::interrupt::Interrupt;
-use crate::pace::Pace;
+use crate::pace::{self, Pace};
 use crate::plan::probe;
 use cherenkov_cpu::PlainRead;
-use cherenkov_engine::{Engine, SampleParams, Sampler, SeqId, Snapshot, Step};
+use cherenkov_engine::{Engine, SampleParams, Sampler, SeqId, Snapshot};
 use cherenkov_model::MAX_TENTATIVE;
 use std::time::Instant;
 
@@ -236,19 +236,8 @@ impl Bench<'_> {
         let (temperature, seed) = (self.args.temperature, self.args.seed);
         let params = SampleParams { temperature, seed, ..SampleParams::default() };
         let mut sampler = Sampler::new(params, before)?;
-        let mut tokens = Vec::with_capacity(count);
-        let mut pace = Pace::new(drafts, self.engine.info().drafts);
-        while tokens.len() < count {
-            self.interrupt.check()?;
-            let drafts = pace.next().min(count - tokens.len() - 1);
-            let mut step = Step::new(seq, &mut sampler, drafts, &[]);
-            pace.decode(self.engine, &mut step)?;
-            if let Some(failure) = step.failure {
-                return Err(failure.into());
-            }
-            tokens.extend(step.out.iter().map(|drawn| drawn.token));
-        }
-        Ok(tokens)
+        let pace = Pace::new(drafts, self.engine.info().drafts);
+        pace::write(self.engine, seq, &mut sampler, pace, count, self.interrupt)
     }
 }
 

@@ -11,11 +11,12 @@ use crate::exit;
 use crate::interrupt::Interrupt;
 use crate::locate;
 use crate::memory::Machine;
+use crate::pace::{self, Pace};
 use crate::plan::{Asked, Copies, Lengths, Plan, Wanted};
 use crate::prompt::Words;
 use crate::settings::{self, Mode};
 use anyhow::Context as _;
-use cherenkov_engine::{Engine, SampleParams, Sampler, Step};
+use cherenkov_engine::{Engine, SampleParams, Sampler};
 use cherenkov_text::SpecialTokens;
 use sink::{Header, Sink};
 use std::fs::File;
@@ -85,17 +86,6 @@ fn generate(
         engine.score(seq, piece, &mut |_| {})?;
     }
     let mut sampler = Sampler::new(SampleParams::default(), prompt)?;
-    let mut made = 0;
-    while made < output {
-        interrupt.check()?;
-        let drafts = drafts.min(output - made - 1);
-        let mut steps = [Step::new(seq, &mut sampler, drafts, &[])];
-        engine.decode(&mut steps)?;
-        let [step] = steps;
-        if let Some(failure) = step.failure {
-            return Err(failure.into());
-        }
-        made += step.out.len();
-    }
+    pace::write(engine, seq, &mut sampler, Pace::Fixed(drafts), output, interrupt)?;
     Ok(())
 }
