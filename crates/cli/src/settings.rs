@@ -15,8 +15,6 @@ use serde::Deserialize;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
-/// Drafts per step where the model has a draft head and nothing else is asked for.
-
 /// What the prompt is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
