@@ -2,7 +2,7 @@
 
 use crate::weights::{self, bits, matrix};
 use crate::{report, time};
-use cherenkov_experts::{Bank, Slot, Wave};
+use cherenkov_experts::{Bank, Grade, Slot, Wave};
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
 use cherenkov_format::record::{Projection, RecordLayout};
 use cherenkov_format::synth::Preset;
@@ -226,7 +226,7 @@ fn acts(d: &mut GpuDevice, s: &Shape) -> Acts {
 fn bank(d: &mut GpuDevice, s: &Shape) -> GpuBank {
     let four = bits(Bits::B4);
     let layout = RecordLayout::new(s.h, s.width, four, four).expect("the widths fit");
-    let mut bank = d.bank(s.experts, &layout).expect("room");
+    let mut bank = d.bank(s.experts, &layout.into()).expect("room");
     for slot in 0..s.experts {
         let mut landing = bank.land(Slot(slot as u32));
         for which in [Projection::Gate, Projection::Up, Projection::Down] {
@@ -305,7 +305,8 @@ impl Layer {
         let routes = d.route(&m.router, self.shape.top_k, TopkNorm::Sum, a.x).expect("route");
         let experts = routes.distinct();
         let slots = experts.iter().map(|&e| Slot(e)).collect();
-        let wave = Wave { layer: 0, experts, slots };
+        let grades = vec![Grade::Full; experts.len()];
+        let wave = Wave { layer: 0, experts, slots, grades };
         d.experts(&self.bank, &wave, &routes, a.x, a.parts).expect("experts");
         d.shared_expert(&m.shared, a.x, a.shared).expect("shared");
         d.combine(&routes, a.parts, a.shared, a.y).expect("combine");

@@ -18,7 +18,7 @@ use cherenkov_format::pack::Precision;
 use cherenkov_model::MAX_TENTATIVE;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use plan::MemorySize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Tokens of a prefill pass where nothing else is asked for.
 const CHUNK_DEFAULT: usize = 256;
@@ -146,6 +146,14 @@ pub struct ModelArgs {
     /// Bits of routed experts, of those that the store has [default: the first that it was packed with]
     #[arg(long, value_name = "BITS", value_parser = parse_code_bits)]
     pub experts: Option<Bits>,
+    /// Bits of experts that a decode step has to wait for, fewer than --experts; what is read ahead, and
+    /// all of a long prompt, comes at full precision. Answers then depend on what is in memory
+    #[arg(long, value_name = "BITS", value_parser = parse_code_bits)]
+    pub miss_experts: Option<Bits>,
+    /// In decode, do without late experts whose share of a row's weights is below W, such as 0.02.
+    /// Answers then depend on timing; 0: wait for all
+    #[arg(long, value_name = "W", default_value_t = 0.0, value_parser = parse_weak)]
+    pub cut_weak: f32,
     /// Memory of the whole process: auto (what the machine can spare), or a size such as 24GB or
     /// 1.5GiB
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = plan::parse_memory)]
@@ -173,6 +181,19 @@ pub struct ModelArgs {
     /// Load even if the plan says that memory does not suffice
     #[arg(long)]
     pub overcommit: bool,
+}
+
+impl ModelArgs {
+    /// The same machine with another model, its experts at their default precision.
+    pub fn plain(&self, model: &Path) -> Self {
+        let model = Some(model.to_owned());
+        Self { model, experts: None, miss_experts: None, cut_weak: 0.0, ..self.clone() }
+    }
+
+    /// Whether answers follow from model, prompt and seed alone.
+    pub fn one_answer(&self) -> bool {
+        self.miss_experts.is_none() && self.cut_weak == 0.0
+    }
 }
 
 /// Arguments of the cpu device.
@@ -380,6 +401,11 @@ fn parse_bits(text: &str) -> Result<Precision, String> {
 fn parse_code_bits(text: &str) -> Result<Bits, String> {
     let bits: u32 = text.parse().map_err(|_| format!("found `{text}`, expected 2, 3, 4 or 8"))?;
     Bits::try_from(bits)
+}
+
+fn parse_weak(text: &str) -> Result<f32, String> {
+    let share = text.parse().ok().filter(|share| (0.0..1.0).contains(share));
+    share.ok_or_else(|| format!("found `{text}`, expected a share of at least 0 and below 1"))
 }
 
 fn parse_lookahead(text: &str) -> Result<Lookahead, String> {

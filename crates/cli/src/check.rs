@@ -4,7 +4,7 @@
 //! `cherenkov_model::checked` and `cherenkov_format::verify`).
 
 use crate::args::CheckArgs;
-use crate::device::Choice;
+use crate::device::{Choice, warn_of_circumstances};
 use crate::interrupt::Interrupt;
 use crate::pace::{self, Pace};
 use crate::plan::{Asked, Copies, Lengths};
@@ -103,6 +103,7 @@ fn shortened(text: &str) -> String {
 fn arithmetic(args: &CheckArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
     let device = Choice::of(args.model.device, &args.compute)?;
     let store = locate::store(&args.model, interrupt)?;
+    warn_of_circumstances(&args.model);
     let cases = cases(args, &store)?;
     let drafts = if store.config().mtp.is_some() { MAX_TENTATIVE - 1 } else { 0 };
     let mut context = 0;

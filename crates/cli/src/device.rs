@@ -6,6 +6,7 @@ use crate::args::{ComputeArgs, DeviceName, KvName, ModelArgs};
 use crate::cores;
 use crate::exit::usage;
 use crate::plan::Copies;
+use crate::terminal::note;
 use anyhow::{Context as _, bail};
 use cherenkov_cpu::{CpuDevice, CpuOptions, Isa, KvPrecision};
 use cherenkov_engine::{Engine, Options, Rewrite, Runner};
@@ -166,6 +167,20 @@ fn cpu_bounds(kv: KvPrecision) -> Bounds {
     Bounds::int8().with(Verb::Attend, attend).with(Verb::Select, 2e-3)
 }
 
+/// Says in one line each which options make answers depend on more than the model and the prompt.
+pub fn warn_of_circumstances(args: &ModelArgs) {
+    if let Some(bits) = args.miss_experts {
+        let bits = bits.get();
+        note(&format!(
+            "note: --miss-experts {bits}: answers depend on which experts are in memory"
+        ));
+    }
+    if args.cut_weak > 0.0 {
+        let share = args.cut_weak;
+        note(&format!("note: --cut-weak {share}: answers depend on how fast experts are read"));
+    }
+}
+
 /// How experts are streamed, with the clock of this machine.
 pub fn streaming(args: &ModelArgs) -> Streaming {
     let start = Instant::now();
@@ -173,6 +188,8 @@ pub fn streaming(args: &ModelArgs) -> Streaming {
         copies: args.store_copy.clone(),
         readers: args.readers,
         lookahead: args.lookahead,
+        miss: args.miss_experts,
+        cut_weak: args.cut_weak,
         clock: Arc::new(move || start.elapsed()),
     }
 }

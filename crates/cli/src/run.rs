@@ -35,6 +35,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     let interrupt = Interrupt::install()?;
     let store = locate::store(&args.model, &interrupt)?;
+    device::warn_of_circumstances(&args.model);
     let settings = Settings::resolve(args, &store)?;
     let words = Words::open(&store, &settings.mode)?;
     let reporter = Reporter::new(&settings.reports)?;

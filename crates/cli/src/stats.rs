@@ -125,6 +125,12 @@ impl Numbers {
         )
     }
 
+    /// Small records read, small records made whole, weak experts left out.
+    fn late(&self) -> [u64; 3] {
+        let (a, b) = (&self.after, &self.before);
+        [a.low_reads - b.low_reads, a.upgrades - b.upgrades, a.left_out - b.left_out]
+    }
+
     /// Memory by purpose, the pool included, which is not the device's.
     fn memory(&self) -> Vec<(&'static str, usize)> {
         let pool = ("expert pool", self.after.pool_slots * self.record_bytes);
@@ -171,6 +177,14 @@ impl Numbers {
         for line in experts::lines(&[("prefill", prefill), ("decode", decode)]) {
             let _ = writeln!(t, "{line}");
         }
+        let late = self.late();
+        if late != [0; 3] {
+            let [low, whole, out] = late;
+            let _ = writeln!(
+                t,
+                "late        {low} small records read, {whole} made whole, {out} weak experts left out"
+            );
+        }
         let memory = self.memory().into_iter();
         let memory: Vec<String> =
             memory.map(|(what, size)| format!("{what} {}", bytes(size as u64))).collect();
@@ -186,6 +200,7 @@ impl Numbers {
     /// The same for programs.
     pub fn json(&self) -> Value {
         let (hits, misses, read) = self.experts();
+        let [low, whole, out] = self.late();
         let (offered, accepted): (Vec<u64>, Vec<u64>) = self.drafts().into_iter().unzip();
         let memory: serde_json::Map<String, Value> =
             self.memory().iter().map(|(what, size)| ((*what).to_owned(), json!(size))).collect();
@@ -209,6 +224,9 @@ impl Numbers {
             "expert_hits": hits,
             "expert_misses": misses,
             "expert_read_bytes": read,
+            "expert_low_reads": low,
+            "expert_upgrades": whole,
+            "experts_left_out": out,
             "pool_slots": self.after.pool_slots,
             "memory_bytes": memory,
             "peak_resident_bytes": memory::peak_resident(),
@@ -291,6 +309,8 @@ mod tests {
             expert_hits: 190,
             expert_misses: 10,
             read_bytes: 1_500_000,
+            low_reads: 6,
+            left_out: 2,
             pool_slots: 48,
             memory: vec![("dense", 20_000_000)],
             ..before.clone()
@@ -317,6 +337,7 @@ mod tests {
             "4, 2.00 tokens per pass",
             "draft 1: 75.0 %, draft 2: 25.0 %\n",
             "90 hits (90.0 %), 10 misses, 1.5 MB read, pool of 48",
+            "6 small records read, 0 made whole, 2 weak experts left out",
             "dense 20.0 MB, expert pool 48.0 kB",
             "cpu, context 64, seed 7",
         ] {

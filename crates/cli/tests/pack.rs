@@ -181,3 +181,32 @@ fn a_checkpoint_answers_like_the_store_made_from_it() {
     assert_eq!(text, answer(&headless, &[]), "two drafts are no default without a head");
     refused(&["run", "hi", "-m", str(&headless), "--drafts", "1"], 2, &["no draft head"]);
 }
+
+#[test]
+fn small_records_for_misses_are_read_counted_and_warned_about() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, store) = (dir.path().join("checkpoint"), dir.path().join("store"));
+    wordy_checkpoint(&source);
+    assert_eq!(run(&["pack", str(&source), str(&store), "--experts", "4,2"]).code, 0);
+    let ask = ["run", "hi", "--raw", "--no-eos", "-n", "12", "-m", str(&store), "--stats"];
+    let with = |more: &[&str]| run(&[&ask[..], more].concat());
+    let plain = with(&["--cut-weak", "0"]);
+    assert_eq!(plain.code, 0, "{plain:?}");
+    assert!(!plain.err.contains("depend on") && !plain.err.contains("small records"), "{plain:?}");
+    let fixed = ["--miss-experts", "2", "--lookahead", "off", "--drafts", "1", "--governor", "off"];
+    let low = with(&fixed);
+    assert_eq!(low.code, 0, "{low:?}");
+    for word in
+        ["--miss-experts 2: answers depend on which experts", " small records read, 0 made whole"]
+    {
+        assert!(low.err.contains(word), "no {word} in {}", low.err);
+    }
+    assert_eq!(low.out, with(&[&fixed[..], &["--readers", "1", "--threads", "2"]].concat()).out);
+    let cut = with(&["--cut-weak", "0.9", "--pool", "4"]);
+    assert_eq!(cut.code, 0, "{cut:?}");
+    assert!(cut.err.contains("--cut-weak 0.9: answers depend on how fast"), "{}", cut.err);
+    let model = ["run", "hi", "-m", str(&store)];
+    refused(&[&model[..], &["--miss-experts", "3"]].concat(), 1, &["found 2, 4 bits"]);
+    refused(&[&model[..], &["--miss-experts", "4"]].concat(), 1, &["choose fewer bits for misses"]);
+    refused(&[&model[..], &["--cut-weak", "1"]].concat(), 2, &["at least 0 and below 1"]);
+}

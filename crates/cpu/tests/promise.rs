@@ -5,7 +5,7 @@
 mod common;
 
 use cherenkov_cpu::{CpuDevice, CpuOptions, CpuVector, Isa, KvPrecision};
-use cherenkov_experts::{Bank, RamBank, Slot, Wave};
+use cherenkov_experts::{Bank, Grade, Layouts, RamBank, Slot, Wave};
 use cherenkov_format::qwen4_exp::config::{Attention, Delta, Gate};
 use cherenkov_format::record::{Projection, RecordLayout};
 use cherenkov_format::{Bits, Encoding, Group};
@@ -173,10 +173,11 @@ impl Maker<'_> {
         self.device.matrix(m).unwrap()
     }
 
-    fn bank(&mut self, layout: &RecordLayout) -> RamBank {
-        let mut bank = self.device.bank(EXPERTS, layout).unwrap();
+    fn bank(&mut self, layouts: &Layouts) -> RamBank {
+        let mut bank = self.device.bank(EXPERTS, layouts).unwrap();
         for slot in (0..EXPERTS as u32).map(Slot) {
             let mut landing = bank.land(slot);
+            let layout = layouts.of(grade(slot.0));
             for which in [Projection::Gate, Projection::Up, Projection::Down] {
                 let (rows, cols, encoding) = layout.shape(which);
                 let (at, len) = layout.span(which);
@@ -187,6 +188,11 @@ impl Maker<'_> {
         }
         bank
     }
+}
+
+/// Every third expert is held as its small record.
+fn grade(expert: u32) -> Grade {
+    if expert.is_multiple_of(3) { Grade::Low } else { Grade::Full }
 }
 
 /// Weights of every verb.
@@ -207,7 +213,9 @@ impl Net {
         let (a, d, wide) = (attention(), delta(), C * H);
         let m = &mut Maker { device, random: Random(42) };
         let inner = tiles(Bits::B4, Group::G64);
-        let layout = RecordLayout::new(H, WIDTH, inner, tiles(Bits::B3, Group::G32)).unwrap();
+        let full = RecordLayout::new(H, WIDTH, inner, tiles(Bits::B3, Group::G32)).unwrap();
+        let two = tiles(Bits::B2, Group::G32);
+        let low = RecordLayout::new(H, WIDTH, two, two).unwrap();
         Self {
             products: common::encodings().iter().map(|e| m.matrix(H, H, *e)).collect(),
             hyper: Hyper {
@@ -247,7 +255,7 @@ impl Net {
                 dilation: 3,
             },
             router: m.matrix(EXPERTS, H, Encoding::F32),
-            bank: m.bank(&layout),
+            bank: m.bank(&Layouts { full, low: Some(low) }),
         }
     }
 }
@@ -308,7 +316,8 @@ impl Machine {
         experts.rotate_left(here.start % 3);
         for experts in experts.chunks(5 + here.start % 20) {
             let slots = experts.iter().map(|e| Slot(*e)).collect();
-            let wave = Wave { layer: 0, experts: experts.to_vec(), slots };
+            let grades = experts.iter().map(|e| grade(*e)).collect();
+            let wave = Wave { layer: 0, experts: experts.to_vec(), slots, grades };
             device.experts(&net.bank, &wave, &routes, a.y, a.parts).unwrap();
         }
         device.shared_expert(&net.shared, a.y, a.z).unwrap();

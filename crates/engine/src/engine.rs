@@ -81,6 +81,12 @@ pub struct Snapshot {
     pub expert_misses: u64,
     /// Bytes of experts read.
     pub read_bytes: u64,
+    /// Misses read as small records.
+    pub low_reads: u64,
+    /// Small records for which the whole ones were read.
+    pub upgrades: u64,
+    /// Weak experts that came late and were left out.
+    pub left_out: u64,
     /// Records the pool holds.
     pub pool_slots: usize,
     /// Memory by purpose, in bytes.

@@ -9,7 +9,7 @@ use crate::draft::{Drafter, Wish};
 use crate::engine::{Engine, Info, SeqId, Snapshot, Step};
 use crate::error::{Error, Result};
 use crate::saved::{self, Saved};
-use cherenkov_experts::{Experts, FileSource, Snapshot as Streamed, Source, Streaming};
+use cherenkov_experts::{Experts, FileSource, Layouts, Snapshot as Streamed, Source, Streaming};
 use cherenkov_format::Store;
 use cherenkov_model::device::{Device, SlotId};
 use cherenkov_model::pages::Pages;
@@ -92,7 +92,11 @@ impl<D: Device> Runner<D> {
     /// # Errors
     /// When the store is damaged, `streaming.copies` are none of it, or the device has no room.
     pub fn load(store: &Store, device: D, options: Options, streaming: Streaming) -> Result<Self> {
-        let source = FileSource::open(store, &streaming.copies);
+        let copies = &streaming.copies;
+        let source = FileSource::open(store, copies).and_then(|source| match streaming.miss {
+            Some(bits) => source.with_low(store, bits, copies),
+            None => Ok(source),
+        });
         let source = source.map_err(cherenkov_model::Error::from)?;
         Self::with_source(store, device, source, options, streaming)
     }
@@ -113,7 +117,7 @@ impl<D: Device> Runner<D> {
         let rows = options.chunk.max(options.step_rows).max(2 * MAX_TENTATIVE);
         let size = (rows, options.sequences, per_sequence * options.sequences);
         let model = Model::load(store, &mut device, options.draft, size)?;
-        let bank = device.bank(options.pool_slots, source.layout())?;
+        let bank = device.bank(options.pool_slots, &Layouts::of_source(&source))?;
         let experts = Experts::new(bank, source, streaming);
         let mut experts = experts.map_err(cherenkov_model::Error::from)?;
         experts.use_layers(model.layers.len() + usize::from(model.draft.is_some()));
@@ -467,6 +471,9 @@ where
             expert_misses: counters.misses,
             read_bytes: counters.read_bytes,
             pool_slots: self.core.experts.slots(),
+            low_reads: counters.low_reads,
+            upgrades: counters.upgrades,
+            left_out: counters.left_out,
             memory: self.core.device.memory(),
             ..self.stats.clone()
         }

@@ -27,7 +27,8 @@ pub trait Bank {
     /// Gives the bytes back; the slot is readable from now on.
     fn publish(&mut self, slot: Slot, landing: Self::Landing);
 
-    /// Gives back bytes that hold no record; nobody reads the slot before it is filled again.
+    /// Gives back bytes without a record. As long as nothing was written to them the slot still holds
+    /// what it held before [`Self::land`]; else nobody reads it before it is filled again.
     fn withdraw(&mut self, slot: Slot, landing: Self::Landing) {
         self.publish(slot, landing);
     }

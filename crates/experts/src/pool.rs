@@ -7,6 +7,7 @@
 //! filled.
 
 use crate::bank::Slot;
+use crate::grade::Grade;
 use crate::source::ExpertKey;
 use std::collections::{BTreeSet, HashMap};
 
@@ -58,13 +59,16 @@ pub enum Press {
 struct Entry {
     key: Option<ExpertKey>,
     line: Line,
+    /// Which of the expert's records it is, once landed.
+    grade: Grade,
     /// Moment of the release, for passed records.
     stamp: u64,
     /// Whose it is; counts against the ring of a scan.
     scanned: bool,
 }
 
-const FREE: Entry = Entry { key: None, line: Line::Free, stamp: 0, scanned: false };
+const FREE: Entry =
+    Entry { key: None, line: Line::Free, grade: Grade::Full, stamp: 0, scanned: false };
 
 /// Bookkeeping of a bank's slots.
 #[derive(Debug)]
@@ -138,6 +142,16 @@ impl Pool {
         self.entries[slot.0 as usize].key
     }
 
+    /// Which of its expert's records a slot holds.
+    pub fn grade(&self, slot: Slot) -> Grade {
+        self.entries[slot.0 as usize].grade
+    }
+
+    /// Notes which of its expert's records has landed in a slot.
+    pub fn set_grade(&mut self, slot: Slot, grade: Grade) {
+        self.entries[slot.0 as usize].grade = grade;
+    }
+
     /// Moves a slot to another line. A scan does not take over what others keep.
     ///
     /// # Panics
@@ -177,7 +191,7 @@ impl Pool {
         let scanned = taker != Taker::Step;
         self.scanned += usize::from(scanned);
         self.entries[index as usize] =
-            Entry { key: Some(key), line: Line::Loading, stamp: 0, scanned };
+            Entry { key: Some(key), line: Line::Loading, grade: Grade::Full, stamp: 0, scanned };
         self.held.insert(key, slot);
         Some(slot)
     }

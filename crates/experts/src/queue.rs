@@ -3,7 +3,9 @@
 //! Owns: two priorities and the cancellation of what has not begun. Never: reading, threads.
 //! Invariant: a job is handed out exactly once: to a reader, or back to who gave it.
 
-use crate::source::ExpertKey;
+use crate::error::Result;
+use crate::grade::Grade;
+use crate::source::{ExpertKey, Source};
 use std::collections::VecDeque;
 
 /// How urgent a read is.
@@ -18,12 +20,31 @@ pub enum Priority {
 /// A record to be read, and the memory for it.
 #[derive(Debug)]
 pub struct Job<L> {
-    /// Which record.
+    /// Which expert.
     pub key: ExpertKey,
+    /// Which of its records.
+    pub grade: Grade,
     /// Where it goes.
     pub landing: L,
     /// When it was asked for.
     pub queued: std::time::Duration,
+}
+
+impl<L: AsMut<[u8]>> Job<L> {
+    /// Reads the record into its landing, which may be longer.
+    ///
+    /// # Errors
+    /// As [`Source::read`].
+    pub fn read(&mut self, source: &dyn Source) -> Result<()> {
+        let out = self.landing.as_mut();
+        match self.grade {
+            Grade::Full => source.read(self.key, &mut out[..source.layout().bytes()]),
+            Grade::Low => {
+                let low = source.low().expect("small records are asked for where there are some");
+                source.read_low(self.key, &mut out[..low.bytes()])
+            }
+        }
+    }
 }
 
 /// Jobs that no reader has begun.
@@ -84,7 +105,8 @@ mod tests {
     use std::time::Duration;
 
     fn job(expert: u32) -> Job<u32> {
-        Job { key: ExpertKey { layer: 0, expert }, landing: expert, queued: Duration::ZERO }
+        let (key, grade) = (ExpertKey { layer: 0, expert }, Grade::Full);
+        Job { key, grade, landing: expert, queued: Duration::ZERO }
     }
 
     fn key(expert: u32) -> ExpertKey {

@@ -5,6 +5,7 @@
 //! Invariant: every job that was submitted comes back once: cancelled or done.
 
 use crate::error::{Error, Result};
+use crate::grade::Grade;
 use crate::queue::{Job, Priority, Queue};
 use crate::source::{ExpertKey, Source};
 use std::collections::VecDeque;
@@ -19,8 +20,10 @@ pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// A read that came to its end.
 pub struct Done<L> {
-    /// Which record.
+    /// Which expert.
     pub key: ExpertKey,
+    /// Which of its records.
+    pub grade: Grade,
     /// The memory given with the job; holds the record when `result` is good.
     pub landing: L,
     /// Whether the record is there.
@@ -36,7 +39,7 @@ pub struct Done<L> {
 /// Reads under way. The life of a job: submitted, perhaps promoted, then cancelled or done.
 pub trait Reads<L>: Send {
     /// Asks for a record.
-    fn submit(&mut self, priority: Priority, key: ExpertKey, landing: L);
+    fn submit(&mut self, priority: Priority, key: ExpertKey, grade: Grade, landing: L);
 
     /// Makes a lookahead that has not begun a demand.
     fn promote(&mut self, key: ExpertKey);
@@ -148,20 +151,20 @@ fn serve<L: AsMut<[u8]>>(shared: &Shared<L>) {
         state.busy += 1;
         drop(state);
         let started = (shared.clock)();
-        let result = shared.source.read(job.key, job.landing.as_mut());
+        let result = job.read(&*shared.source);
         let ended = (shared.clock)();
-        let Job { key, landing, queued } = job;
+        let Job { key, grade, landing, queued } = job;
         state = shared.lock();
         state.busy -= 1;
-        state.done.push_back(Done { key, landing, result, queued, started, ended });
+        state.done.push_back(Done { key, grade, landing, result, queued, started, ended });
         shared.done.notify_one();
     }
 }
 
 impl<L: AsMut<[u8]> + Send + 'static> Reads<L> for Readers<L> {
-    fn submit(&mut self, priority: Priority, key: ExpertKey, landing: L) {
+    fn submit(&mut self, priority: Priority, key: ExpertKey, grade: Grade, landing: L) {
         let queued = self.now();
-        self.shared.lock().queue.push(priority, Job { key, landing, queued });
+        self.shared.lock().queue.push(priority, Job { key, grade, landing, queued });
         self.shared.work.notify_one();
     }
 

@@ -6,6 +6,7 @@
 
 use crate::bank::{Bank, Slot};
 use crate::error::{Error, Result};
+use crate::grade::Grade;
 use crate::lookahead::Lookahead;
 use crate::policy::{Policy, Scans, Use};
 use crate::pool::Rank;
@@ -69,9 +70,9 @@ struct AtOnce {
 }
 
 impl Reads<[u8; 0]> for AtOnce {
-    fn submit(&mut self, _priority: Priority, key: ExpertKey, landing: [u8; 0]) {
+    fn submit(&mut self, _: Priority, key: ExpertKey, grade: Grade, landing: [u8; 0]) {
         let (queued, started, ended) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        self.done.push_back(Done { key, landing, result: Ok(()), queued, started, ended });
+        self.done.push_back(Done { key, grade, landing, result: Ok(()), queued, started, ended });
     }
 
     fn promote(&mut self, _key: ExpertKey) {}

@@ -4,7 +4,8 @@
 //! reads.
 
 use crate::bank::Slot;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use crate::grade::Grade;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// Rows at the end of a pass whose experts the next pass is likely to want.
 const TAIL_ROWS: usize = 32;
@@ -18,6 +19,8 @@ pub struct Wave {
     pub experts: Vec<u32>,
     /// Where each one lies, in the same order.
     pub slots: Vec<Slot>,
+    /// Which of its records that is, in the same order.
+    pub grades: Vec<Grade>,
 }
 
 /// What the open request still has to do.
@@ -27,6 +30,14 @@ pub(crate) struct Asked {
     /// Rows near the end that are routed to each expert.
     pub tails: HashMap<u32, u32>,
     pub scan: bool,
+    /// Few rows: misses may be read at a low grade, weak experts left out.
+    pub step: bool,
+    /// Found in memory at a low grade.
+    pub again: BTreeSet<u32>,
+    /// May be left out when late.
+    pub weak: BTreeSet<u32>,
+    /// Were left out.
+    pub left_out: BTreeSet<u32>,
     /// Pinned and not presented yet.
     pub ready: VecDeque<(u32, Slot)>,
     /// On their way.

@@ -8,7 +8,7 @@
 use crate::direct_io::{Access, DirectFile, RecordFile};
 use crate::error::{Error, Result};
 use cherenkov_format::record::PAGE_BYTES;
-use cherenkov_format::{RecordLayout, Store, checksum};
+use cherenkov_format::{Bits, ExpertFile, RecordLayout, Store, checksum};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,8 +38,13 @@ pub struct Drive {
 
 /// A place that records can be read from, by several threads at once.
 pub trait Source: Send + Sync {
-    /// Layout of every record.
+    /// Layout of every record at the precision of the run.
     fn layout(&self) -> &RecordLayout;
+
+    /// Layout of the small records, if misses are to be read as such; not larger than the others.
+    fn low(&self) -> Option<&RecordLayout> {
+        None
+    }
 
     /// Layers with experts, and experts of a layer.
     fn shape(&self) -> (usize, usize);
@@ -49,6 +54,17 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// [`Error::Read`] after a second failure or a wrong checksum; `out` then holds garbage.
     fn read(&self, key: ExpertKey, out: &mut [u8]) -> Result<()>;
+
+    /// As [`Self::read`], of the small record.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    ///
+    /// # Panics
+    /// Where [`Self::low`] has no layout.
+    fn read_low(&self, key: ExpertKey, _out: &mut [u8]) -> Result<()> {
+        panic!("{key:?}: this source has no small records")
+    }
 
     /// The files behind it.
     fn drives(&self) -> Vec<Drive> {
@@ -67,6 +83,14 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn read(&self, key: ExpertKey, out: &mut [u8]) -> Result<()> {
         (**self).read(key, out)
+    }
+
+    fn low(&self) -> Option<&RecordLayout> {
+        (**self).low()
+    }
+
+    fn read_low(&self, key: ExpertKey, out: &mut [u8]) -> Result<()> {
+        (**self).read_low(key, out)
     }
 
     fn drives(&self) -> Vec<Drive> {
@@ -125,13 +149,19 @@ impl Copy {
     }
 }
 
-/// Records in a store's experts file, or in several byte-identical copies of it on several drives:
-/// each read goes to the copy with the fewest reads under way.
-pub struct FileSource {
+/// Records of one layout in a file, or in several byte-identical copies of it on several drives: each
+/// read goes to the copy with the fewest reads under way.
+struct Records {
     index: Index,
     copies: Vec<Copy>,
     /// Where the search for an idle copy begins.
     turn: AtomicUsize,
+}
+
+/// Records in a store's experts files and in copies of them.
+pub struct FileSource {
+    full: Records,
+    low: Option<Records>,
 }
 
 impl FileSource {
@@ -140,7 +170,57 @@ impl FileSource {
     /// # Errors
     /// When a file cannot be opened, or a directory does not hold a copy of this store.
     pub fn open(store: &Store, copies: &[PathBuf]) -> cherenkov_format::Result<Self> {
-        let experts = store.experts();
+        Ok(Self { full: Records::open(store, store.experts(), copies)?, low: None })
+    }
+
+    /// Reads the records with codes of `bits` bits too, for misses.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; when the store has no such records, or no wider ones are in use.
+    pub fn with_low(
+        self,
+        store: &Store,
+        bits: Bits,
+        copies: &[PathBuf],
+    ) -> cherenkov_format::Result<Self> {
+        let experts = store.experts_at(bits)?;
+        // No narrower codes make a longer record.
+        let whole = store.experts().layout().code_bits();
+        if whole.is_some_and(|whole| whole <= bits) {
+            return Err(cherenkov_format::Error::invalid(
+                experts.path(),
+                "records for misses",
+                format!("{} bits", bits.get()),
+                format!("fewer than the {} of the records in use", whole.map_or(16, Bits::get)),
+                "choose fewer bits for misses than for the run",
+            ));
+        }
+        Ok(Self { low: Some(Records::open(store, experts, copies)?), ..self })
+    }
+
+    /// Reads the records of `index` from files that all hold the same bytes.
+    ///
+    /// # Panics
+    /// Without a file.
+    pub fn over(index: Index, files: Vec<Box<dyn RecordFile>>) -> Self {
+        Self { full: Records::over(index, files), low: None }
+    }
+
+    /// Has small records too.
+    ///
+    /// # Panics
+    /// Without a file.
+    pub fn over_low(self, index: Index, files: Vec<Box<dyn RecordFile>>) -> Self {
+        Self { low: Some(Records::over(index, files)), ..self }
+    }
+}
+
+impl Records {
+    fn open(
+        store: &Store,
+        experts: &ExpertFile,
+        copies: &[PathBuf],
+    ) -> cherenkov_format::Result<Self> {
         let mut files = vec![Box::new(DirectFile::open(experts.path())?) as Box<dyn RecordFile>];
         for dir in copies {
             files.push(Box::new(DirectFile::open(&store.experts_copy(experts, dir)?)?));
@@ -155,11 +235,7 @@ impl FileSource {
         Ok(Self::over(index, files))
     }
 
-    /// Reads the records of `index` from files that all hold the same bytes.
-    ///
-    /// # Panics
-    /// Without a file.
-    pub fn over(index: Index, files: Vec<Box<dyn RecordFile>>) -> Self {
+    fn over(index: Index, files: Vec<Box<dyn RecordFile>>) -> Self {
         assert!(!files.is_empty(), "a source has a file");
         let records = index.checksums.len();
         let copies = files.into_iter().map(|file| Copy::new(file, records)).collect();
@@ -209,13 +285,33 @@ fn verify(path: &Path, key: ExpertKey, want: u64, record: &[u8]) -> cherenkov_fo
 
 impl Source for FileSource {
     fn layout(&self) -> &RecordLayout {
-        &self.index.layout
+        &self.full.index.layout
+    }
+
+    fn low(&self) -> Option<&RecordLayout> {
+        self.low.as_ref().map(|low| &low.index.layout)
     }
 
     fn shape(&self) -> (usize, usize) {
-        (self.index.checksums.len() / self.index.per_layer, self.index.per_layer)
+        let index = &self.full.index;
+        (index.checksums.len() / index.per_layer, index.per_layer)
     }
 
+    fn read(&self, key: ExpertKey, out: &mut [u8]) -> Result<()> {
+        self.full.read(key, out)
+    }
+
+    fn read_low(&self, key: ExpertKey, out: &mut [u8]) -> Result<()> {
+        self.low.as_ref().expect("small records are asked for where there are some").read(key, out)
+    }
+
+    fn drives(&self) -> Vec<Drive> {
+        let low = self.low.iter().flat_map(|low| low.drives());
+        self.full.drives().into_iter().chain(low).collect()
+    }
+}
+
+impl Records {
     fn read(&self, key: ExpertKey, out: &mut [u8]) -> Result<()> {
         assert_eq!(out.len(), self.index.layout.bytes(), "the landing of {key:?}");
         let first = self.idlest();

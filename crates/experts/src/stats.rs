@@ -34,6 +34,16 @@ pub struct Counters {
     pub scan_reads: u64,
     /// Those of them that began before their layer did.
     pub scan_ahead_reads: u64,
+    /// Of the demand reads, those of small records.
+    pub low_reads: u64,
+    /// Of the bytes read, those of small records.
+    pub low_bytes: u64,
+    /// Of the hits, those of small records.
+    pub low_hits: u64,
+    /// Small records for which the whole ones were read.
+    pub upgrades: u64,
+    /// Weak experts that came late and were left out.
+    pub left_out: u64,
     /// Reads that failed at both attempts.
     pub failed_reads: u64,
     /// Bytes read because a step waited.
@@ -74,7 +84,7 @@ macro_rules! field_by_field {
 
 field_by_field! {
     Counters: selections, hits, misses, ahead_right, ahead_late, ahead_wasted, ahead_cancelled,
-    demand_reads, ahead_reads, scan_reads, scan_ahead_reads, failed_reads, demand_bytes,
+    demand_reads, ahead_reads, scan_reads, scan_ahead_reads, low_reads, low_bytes, low_hits, upgrades, left_out, failed_reads, demand_bytes,
     ahead_bytes, scan_bytes, read_bytes,
     read_time, waves, waits, wait_time
 }

@@ -8,6 +8,8 @@
 
 use crate::bank::{Bank, Slot};
 use crate::error::{Error, Result};
+use crate::grade::{Grade, Layouts};
+use crate::late::{Late, STEP_ROWS};
 use crate::lookahead::{Ahead, Lookahead, Origin, Outcome, Stops, Visit, Width};
 use crate::policy::{Fading, Policy, Scans, Use};
 use crate::pool::{Line, Pool, Press, Taker};
@@ -16,6 +18,7 @@ use crate::readers::{Clock, Done, Readers, Reads};
 use crate::request::{Asked, Wave, count, ring};
 use crate::source::{ExpertKey, Source};
 use crate::stats::{Cause, Counters, Snapshot, Tally};
+use cherenkov_format::Bits;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +32,10 @@ pub struct Streaming {
     pub readers: usize,
     /// Whether to read ahead.
     pub lookahead: Lookahead,
+    /// Code width of the records that misses of steps are read as; those of the run where not given.
+    pub miss: Option<Bits>,
+    /// Late experts whose share of every row's weights is below this are left out.
+    pub cut_weak: f32,
     /// The time, for what reads and guesses cost.
     pub clock: Clock,
 }
@@ -43,6 +50,8 @@ impl Default for Streaming {
             copies: Vec::new(),
             readers: READERS_DEFAULT,
             lookahead: Lookahead::default(),
+            miss: None,
+            cut_weak: 0.0,
             clock: Arc::new(|| Duration::ZERO),
         }
     }
@@ -65,7 +74,8 @@ pub struct Experts<B: Bank> {
     /// Layers that passes go through.
     pub(crate) layers: usize,
     pub(crate) tally: Tally,
-    record_bytes: u64,
+    pub(crate) layouts: Layouts,
+    pub(crate) late: Late,
     /// When the last request had been made.
     pub(crate) since: Duration,
 }
@@ -80,7 +90,9 @@ impl<B: Bank> Experts<B> {
         let clock = Arc::clone(&streaming.clock);
         let reads = Readers::start(Arc::clone(&source), streaming.readers, clock)?;
         let policy = Box::new(Fading::default());
-        Self::over(bank, source, Box::new(reads), policy, streaming.lookahead)
+        let mut experts = Self::over(bank, source, Box::new(reads), policy, streaming.lookahead)?;
+        experts.set_cut_weak(streaming.cut_weak);
+        Ok(experts)
     }
 
     /// As [`Self::new`], with other ways to read and to choose.
@@ -108,7 +120,8 @@ impl<B: Bank> Experts<B> {
             window: per_layer,
             layers: source.shape().0,
             tally: Tally::new(source.shape()),
-            record_bytes: source.layout().bytes() as u64,
+            layouts: Layouts::of_source(&*source),
+            late: Late::default(),
             since: Duration::ZERO,
             bank,
             reads,
@@ -145,7 +158,7 @@ impl<B: Bank> Experts<B> {
             width: self.width.get(),
             policy: self.policy.name(),
             bits: self.source.layout().bits(),
-            record_bytes: self.record_bytes,
+            record_bytes: self.layouts.full.bytes() as u64,
         }
     }
 
@@ -170,6 +183,7 @@ impl<B: Bank> Experts<B> {
         self.asked.layer = Some(layer);
         let large = wanted.len() * self.layers > self.pool.slots();
         self.asked.scan = large && self.policy.scans() == Scans::Ring;
+        self.asked.step = ids.len() <= STEP_ROWS * k;
         self.asked.tails = wanted.iter().map(|(&expert, rows)| (expert, rows.tail)).collect();
         self.tally.layer(layer).selections += ids.len() as u64;
         self.settle_ahead(layer);
@@ -225,7 +239,11 @@ impl<B: Bank> Experts<B> {
                 self.land(done)?;
                 self.pump();
             }
-            if let Some(wave) = self.next_wave() {
+            let wave = self.next_wave();
+            if wave.is_none() {
+                self.leave_out_late();
+            }
+            if let Some(wave) = wave {
                 let ticket = run(&self.bank, &wave);
                 if let Ok(ticket) = ticket {
                     self.bank.wait(ticket);
@@ -246,6 +264,7 @@ impl<B: Bank> Experts<B> {
     /// Pins an expert of the request, or gets it under way.
     fn look_up(&mut self, key: ExpertKey) {
         match self.pool.find(key) {
+            Some((slot, Line::Loading)) if self.take_back(key, slot) => self.found(key, slot),
             Some((_, Line::Loading)) => {
                 self.reads.promote(key);
                 self.asked.awaited.push(key.expert);
@@ -253,12 +272,7 @@ impl<B: Bank> Experts<B> {
                 self.visit.misses += 1;
                 self.tally.layer(key.layer).misses += 1;
             }
-            Some((slot, _)) => {
-                self.pool.put(slot, Line::Pinned);
-                self.asked.ready.push_back((key.expert, slot));
-                self.tally.expert(key).hits += 1;
-                self.tally.layer(key.layer).hits += 1;
-            }
+            Some((slot, _)) => self.found(key, slot),
             None => {
                 self.asked.rest.push_back(key.expert);
                 self.visit.misses += 1;
@@ -278,7 +292,7 @@ impl<B: Bank> Experts<B> {
     }
 
     /// Begins as many reads as there are slots for: demands first, then lookahead.
-    fn pump(&mut self) {
+    pub(crate) fn pump(&mut self) {
         let Some(layer) = self.asked.layer else { return };
         let taker = self.taker();
         while let Some(&expert) = self.asked.rest.front() {
@@ -286,7 +300,7 @@ impl<B: Bank> Experts<B> {
             let Some(slot) = self.pool.take(key, taker, Press::Demand) else { return };
             self.asked.rest.pop_front();
             self.asked.awaited.push(expert);
-            self.submit(Priority::Demand, key, slot);
+            self.submit(Priority::Demand, key, self.miss_grade(), slot);
         }
         while self.ahead.begun < self.ahead.limit {
             let Some(&key) = self.ahead.plan.front() else { return };
@@ -296,7 +310,7 @@ impl<B: Bank> Experts<B> {
                     let outcome = Outcome { place: self.ahead.begun, ..Outcome::default() };
                     self.ahead.open.insert(key, Origin::Read(outcome));
                     self.ahead.begun += 1;
-                    self.submit(Priority::Lookahead, key, slot);
+                    self.submit(Priority::Lookahead, key, Grade::Full, slot);
                 }
                 Some((slot, line @ (Line::Kept(_) | Line::Passed(_)))) => {
                     self.ahead.open.insert(key, Origin::There(line));
@@ -308,10 +322,11 @@ impl<B: Bank> Experts<B> {
         }
     }
 
-    fn submit(&mut self, priority: Priority, key: ExpertKey, slot: Slot) {
+    pub(crate) fn submit(&mut self, priority: Priority, key: ExpertKey, grade: Grade, slot: Slot) {
         self.tally.asked(key, Cause { priority, taker: self.taker() });
+        self.tally.layer(key.layer).low_reads += u64::from(grade == Grade::Low);
         let landing = self.bank.land(slot);
-        self.reads.submit(priority, key, landing);
+        self.reads.submit(priority, key, grade, landing);
     }
 
     /// The pinned experts, as far as slots for the others are left to be filled meanwhile.
@@ -326,14 +341,17 @@ impl<B: Bank> Experts<B> {
             return None;
         }
         self.tally.layer(layer).waves += 1;
-        let (experts, slots) = self.asked.ready.drain(..most).unzip();
-        Some(Wave { layer, experts, slots })
+        let (experts, slots): (Vec<u32>, Vec<Slot>) = self.asked.ready.drain(..most).unzip();
+        let grades = slots.iter().map(|slot| self.pool.grade(*slot)).collect();
+        Some(Wave { layer, experts, slots, grades })
     }
 
     /// Lets the slots of a presented wave be given away again.
     fn release(&mut self, wave: &Wave) {
         for (&expert, &slot) in wave.experts.iter().zip(&wave.slots) {
-            self.unpin(wave.layer, expert, slot);
+            if !self.upgrade(ExpertKey { layer: wave.layer, expert }, slot) {
+                self.unpin(wave.layer, expert, slot);
+            }
         }
     }
 
@@ -362,30 +380,35 @@ impl<B: Bank> Experts<B> {
 
     /// Takes in a finished read.
     pub(crate) fn land(&mut self, done: Done<B::Landing>) -> Result<()> {
-        let Done { key, landing, result, started, ended, .. } = done;
+        let Done { key, grade, landing, result, started, ended, .. } = done;
         let (slot, _) = self.pool.find(key).expect("a record on its way has a slot");
         let waits = &mut self.asked.awaited;
         let place = waits.iter().position(|&expert| expert == key.expert);
         let place = place.filter(|_| self.asked.layer == Some(key.layer));
         let mine = place.map(|at| waits.swap_remove(at)).is_some();
+        let keep = self.late.landed(key);
         let counters = self.tally.layer(key.layer);
         let time = ended.saturating_sub(started);
         counters.read_time += time;
         self.learn_read(key, started, ended);
-        self.tally.read(key, if result.is_ok() { self.record_bytes } else { 0 });
+        let bytes = if result.is_ok() { self.layouts.of(grade).bytes() as u64 } else { 0 };
+        self.tally.read(key, bytes);
+        self.tally.layer(key.layer).low_bytes += if grade == Grade::Low { bytes } else { 0 };
         if let Err(error) = result {
             self.tally.layer(key.layer).failed_reads += 1;
             self.bank.withdraw(slot, landing);
             self.pool.clear(slot);
             return if mine { Err(error) } else { Ok(()) };
         }
+        self.pool.set_grade(slot, grade);
         self.bank.publish(slot, landing);
         self.tally.expert(key).reads += 1;
         if mine {
-            self.pool.put(slot, Line::Pinned);
-            self.asked.ready.push_back((key.expert, slot));
+            self.arrived(key, slot);
         } else if self.ahead.open.contains_key(&key) {
             self.pool.put(slot, Line::Ahead);
+        } else if keep {
+            self.pool.put(slot, Line::Kept(self.policy.rank(key)));
         } else {
             self.pool.put(slot, Line::Spent);
         }
@@ -395,6 +418,9 @@ impl<B: Bank> Experts<B> {
     /// Closes the open request, whatever state it is in.
     pub(crate) fn abandon(&mut self) {
         let Some(layer) = self.asked.layer else { return };
+        for list in [&mut self.asked.again, &mut self.asked.weak, &mut self.asked.left_out] {
+            list.clear();
+        }
         self.asked.rest.clear();
         for (expert, slot) in std::mem::take(&mut self.asked.ready) {
             self.unpin(layer, expert, slot);

@@ -4,8 +4,8 @@
 mod common;
 
 use cherenkov_experts::{
-    Done, Error, ExpertKey, Experts, Fading, Job, Lookahead, PageBuf, Priority, Queue, RamBank,
-    Reads, Result, Source,
+    Done, Error, ExpertKey, Experts, Fading, Grade, Job, Lookahead, PageBuf, Priority, Queue,
+    RamBank, Reads, Result, Source,
 };
 use cherenkov_format::RecordLayout;
 use common::{Dice, layout};
@@ -79,10 +79,11 @@ impl World {
         self.now += step;
         self.active.iter_mut().for_each(|a| a.left -= step * speed);
         while let Some(at) = self.active.iter().position(|a| a.left < 1e-6) {
-            let Active { job: Job { key, landing, queued }, started, .. } =
+            let Active { job: Job { key, grade, landing, queued }, started, .. } =
                 self.active.swap_remove(at);
             let (started, ended) = (micros(started), micros(self.now));
-            self.done.push(Done { key, landing, result: Ok(()), queued, started, ended });
+            let result = Ok(());
+            self.done.push(Done { key, grade, landing, result, queued, started, ended });
         }
         self.begin();
     }
@@ -99,10 +100,10 @@ impl World {
 struct Shared(Arc<Mutex<World>>);
 
 impl Reads<PageBuf> for Shared {
-    fn submit(&mut self, priority: Priority, key: ExpertKey, landing: PageBuf) {
+    fn submit(&mut self, priority: Priority, key: ExpertKey, grade: Grade, landing: PageBuf) {
         let mut world = self.0.lock().unwrap();
         let queued = micros(world.now);
-        world.queue.push(priority, Job { key, landing, queued });
+        world.queue.push(priority, Job { key, grade, landing, queued });
     }
 
     fn promote(&mut self, key: ExpertKey) {

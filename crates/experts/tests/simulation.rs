@@ -4,10 +4,13 @@
 mod common;
 
 use cherenkov_experts::{
-    Bank as _, Error, Experts, Fading, FileSource, Lookahead, Lru, Policy, RamBank, RecordFile,
-    Source,
+    Bank as _, Error, Experts, Fading, FileSource, Grade, Index, Lookahead, Lru, Policy, RamBank,
+    RecordFile, STEP_ROWS, Source,
 };
-use common::{Dice, Faults, SimFile, SimReads, check_wave, contents, index, layout};
+use common::{
+    Dice, Faults, SimFile, SimReads, check_wave, contents, contents_of, index, index_of, layout,
+    low_layout,
+};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -27,6 +30,9 @@ struct Seen {
     cancelled: Cell<u64>,
     retries: Cell<u64>,
     resized: Cell<u64>,
+    low: Cell<u64>,
+    upgrades: Cell<u64>,
+    left_out: Cell<u64>,
 }
 
 fn add(cell: &Cell<u64>, n: u64) {
@@ -41,21 +47,38 @@ struct World {
     most: usize,
 }
 
-fn world(seed: u64, bytes: &Arc<Vec<u8>>, index: &cherenkov_experts::Index) -> World {
+/// The records of one grade.
+struct Data {
+    bytes: Arc<Vec<u8>>,
+    index: Index,
+}
+
+fn data(grade: Grade) -> Data {
+    let bytes = contents_of(LAYERS, PER_LAYER, grade);
+    Data { bytes, index: index_of(LAYERS, PER_LAYER, grade) }
+}
+
+fn world(seed: u64, full: &Data, low: &Data) -> World {
     let mut dice = Dice(seed);
     let rarely = |dice: &mut Dice, n: u64| if dice.once_in(2) { 0 } else { n + dice.below(4 * n) };
     let copies = 1 + dice.below(2);
-    let files = (0..copies).map(|_| {
+    let mut file = |data: &Data, grade: Grade| {
         let faults = Faults {
             error: rarely(&mut dice, 8),
             short: rarely(&mut dice, 4),
             wrong: rarely(&mut dice, 20),
             interrupted: rarely(&mut dice, 4),
         };
-        Box::new(SimFile::new(Arc::clone(bytes), faults, dice.next())) as Box<dyn RecordFile>
-    });
-    let files = files.collect();
-    let source: Arc<dyn Source> = Arc::new(FileSource::over(index.clone(), files));
+        let bytes = Arc::clone(&data.bytes);
+        Box::new(SimFile::of(bytes, grade, faults, dice.next())) as Box<dyn RecordFile>
+    };
+    let files = (0..copies).map(|_| file(full, Grade::Full)).collect();
+    let mut source = FileSource::over(full.index.clone(), files);
+    if seed.is_multiple_of(2) {
+        let files = (0..copies).map(|_| file(low, Grade::Low)).collect();
+        source = source.over_low(low.index.clone(), files);
+    }
+    let source: Arc<dyn Source> = Arc::new(source);
     let most = if dice.once_in(3) { 4 } else { 40 };
     let slots = 1 + dice.below(most) as usize;
     let bank = RamBank::new(slots, layout().bytes());
@@ -99,6 +122,12 @@ fn pass(world: &mut World, seen: &Seen) {
             let guess: Vec<u32> = (0..dice.below(8)).map(|_| dice.below(12) as u32).collect();
             experts.hint(layer + 1, &guess);
         }
+        let spared: Vec<u32> = if dice.once_in(4) {
+            ids.iter().copied().filter(|_| dice.once_in(2)).collect()
+        } else {
+            Vec::new()
+        };
+        experts.spare(&spared);
         if dice.once_in(30) {
             // A verb failed in between: the request is left open.
             return;
@@ -112,9 +141,15 @@ fn pass(world: &mut World, seen: &Seen) {
         let done = experts.waves::<Error>(|bank, wave| {
             assert_eq!(wave.layer, layer);
             check_wave(bank, wave, &mut got);
+            let whole = wave.grades.iter().all(|grade| *grade == Grade::Full);
+            assert!(whole || rows as usize <= STEP_ROWS, "a long pass with small records");
             waves += 1;
             if waves > fails_at { Err(Error::NoSlots { found: 77 }) } else { Ok(()) }
         });
+        let left_out: Vec<u32> = experts.left_out().collect();
+        assert!(left_out.iter().all(|e| spared.contains(e) && !got.contains(e)));
+        assert!(left_out.is_empty() || rows as usize <= STEP_ROWS);
+        got.extend(left_out);
         got.sort_unstable();
         match done {
             Ok(()) => assert_eq!(got, wanted),
@@ -131,10 +166,10 @@ fn pass(world: &mut World, seen: &Seen) {
 
 #[test]
 fn no_hang_and_no_wrong_byte() {
-    let (bytes, index) = (contents(LAYERS, PER_LAYER), index(LAYERS, PER_LAYER));
+    let (full, low) = (data(Grade::Full), data(Grade::Low));
     let seen = Seen::default();
     for seed in 0..SEEDS {
-        let mut world = world(seed, &bytes, &index);
+        let mut world = world(seed, &full, &low);
         for _ in 0..2 + seed % 5 {
             pass(&mut world, &seen);
         }
@@ -149,7 +184,12 @@ fn no_hang_and_no_wrong_byte() {
         let snapshot = world.experts.snapshot();
         assert_eq!(snapshot.total(), total);
         let reads: u64 = snapshot.experts.iter().map(|e| e.reads).sum();
-        assert_eq!(total.read_bytes, reads * layout().bytes() as u64, "seed {seed}");
+        add(&seen.low, total.low_reads);
+        add(&seen.upgrades, total.upgrades);
+        add(&seen.left_out, total.left_out);
+        let small = total.low_bytes / low_layout().bytes() as u64;
+        let whole = (total.read_bytes - total.low_bytes) / layout().bytes() as u64;
+        assert_eq!(small + whole, reads, "seed {seed}");
         let by_cause = total.demand_bytes + total.ahead_bytes + total.scan_bytes;
         assert_eq!(total.read_bytes, by_cause, "seed {seed}");
     }
@@ -163,6 +203,9 @@ fn no_hang_and_no_wrong_byte() {
         ("cancelled", &seen.cancelled),
         ("retries", &seen.retries),
         ("resized", &seen.resized),
+        ("small records", &seen.low),
+        ("upgrades", &seen.upgrades),
+        ("left out", &seen.left_out),
     ] {
         assert!(cell.get() > SEEDS / 20, "hardly any {what}: {seen:?}");
     }

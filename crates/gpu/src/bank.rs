@@ -8,8 +8,7 @@
 use crate::arena::{Arena, Buf};
 use crate::error::{Error, Result};
 use crate::stream::Stream;
-use cherenkov_experts::{Bank, PageBuf, Slot};
-use cherenkov_format::record::RecordLayout;
+use cherenkov_experts::{Bank, Layouts, PageBuf, Slot};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Slabs are at most this large by default, whatever the adapter allows.
@@ -23,7 +22,7 @@ pub type Landing = PageBuf;
 pub struct GpuBank {
     stream: Arc<Mutex<Stream>>,
     pub(crate) slabs: Vec<Buf>,
-    pub(crate) layout: RecordLayout,
+    pub(crate) layouts: Layouts,
     per_slab: usize,
     slots: usize,
     spare: Vec<Landing>,
@@ -34,9 +33,9 @@ impl GpuBank {
         arena: &mut Arena,
         stream: Arc<Mutex<Stream>>,
         (slots, slab_bytes): (usize, u64),
-        layout: &RecordLayout,
+        layouts: &Layouts,
     ) -> Result<Self> {
-        let record = layout.bytes();
+        let record = layouts.full.bytes();
         let limit = arena.largest().min(slab_bytes);
         let per_slab = (limit / record as u64) as usize;
         if per_slab == 0 {
@@ -54,13 +53,13 @@ impl GpuBank {
             slabs.push(slab);
             left -= some;
         }
-        Ok(Self { stream, slabs, layout: *layout, per_slab, slots, spare: Vec::new() })
+        Ok(Self { stream, slabs, layouts: *layouts, per_slab, slots, spare: Vec::new() })
     }
 
     /// (slab, byte offset within it) of a slot.
     pub(crate) fn place(&self, slot: Slot) -> (usize, u64) {
         let (slab, at) = (slot.0 as usize / self.per_slab, slot.0 as usize % self.per_slab);
-        (slab, at as u64 * self.layout.bytes() as u64)
+        (slab, at as u64 * self.layouts.full.bytes() as u64)
     }
 }
 
@@ -73,7 +72,7 @@ impl Bank for GpuBank {
     }
 
     fn land(&mut self, _slot: Slot) -> Landing {
-        self.spare.pop().unwrap_or_else(|| PageBuf::new(self.layout.bytes()))
+        self.spare.pop().unwrap_or_else(|| PageBuf::new(self.layouts.full.bytes()))
     }
 
     fn publish(&mut self, slot: Slot, landing: Landing) {

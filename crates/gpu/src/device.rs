@@ -16,8 +16,8 @@ use crate::state::{DeltaState, KvState, Ring, State};
 use crate::stream::{Counts, Stream};
 use crate::tables::{Rope, Tables};
 use crate::verbs::hyper::Write;
+use cherenkov_experts::Layouts;
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
-use cherenkov_format::record::RecordLayout;
 use cherenkov_format::{Encoding, Matrix};
 use cherenkov_model::device::{DeltaLane, KvLane, RowLane};
 use cherenkov_model::{Act, Batch, Limits, Picks, Routes};
@@ -412,8 +412,8 @@ impl GpuDevice {
         self.tables.as_ref().ok_or_else(|| Error::Misuse { what: "allocate first".into() })
     }
 
-    pub(crate) fn make_bank(&mut self, slots: usize, layout: &RecordLayout) -> Result<GpuBank> {
-        GpuBank::new(&mut self.arena, self.stream.clone(), (slots, self.slab_bytes), layout)
+    pub(crate) fn make_bank(&mut self, slots: usize, layouts: &Layouts) -> Result<GpuBank> {
+        GpuBank::new(&mut self.arena, self.stream.clone(), (slots, self.slab_bytes), layouts)
     }
 
     /// The first values of a buffer, on the host.

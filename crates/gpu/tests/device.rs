@@ -2,7 +2,7 @@
 
 mod common;
 
-use cherenkov_experts::{Bank, Slot, Wave};
+use cherenkov_experts::{Bank, Grade, Slot, Wave};
 use cherenkov_format::record::{Projection, RecordLayout};
 use cherenkov_format::{Bits, Encoding, Group, Matrix};
 use cherenkov_gpu::{
@@ -163,7 +163,7 @@ fn resident_experts_change_no_bit() {
         let (x, y) = (d.act(H), d.act(H));
         let acts = MoeActs { x, parts: d.act(3 * H), shared: d.act(H), out: d.act(H) };
         d.allocate(Limits { rows: 12, ..LIMITS }).unwrap();
-        let mut bank = d.bank(EXPERTS, &layout).unwrap();
+        let mut bank = d.bank(EXPERTS, &layout.into()).unwrap();
         // Expert e lies in slot 6 - e.
         let slots: Vec<Slot> = (0..EXPERTS as u32).rev().map(Slot).collect();
         for (e, &slot) in slots.iter().enumerate() {
@@ -189,7 +189,8 @@ fn resident_experts_change_no_bit() {
             let routes = d.route(&router, k, norm, x).unwrap();
             let experts = routes.distinct();
             let slots = experts.iter().map(|&e| slots[e as usize]).collect();
-            let wave = Wave { layer: 0, experts, slots };
+            let grades = vec![Grade::Full; experts.len()];
+            let wave = Wave { layer: 0, experts, slots, grades };
             d.experts(&bank, &wave, &routes, x, acts.parts).unwrap();
             d.shared_expert(&shared, x, acts.shared).unwrap();
             d.combine(&routes, acts.parts, acts.shared, y).unwrap();

@@ -11,10 +11,9 @@ use crate::device::{
     Picks, Place, PleWeights, Recall, Routes, RowLane, Shared, SlotId, TopkNorm,
 };
 use crate::error::Result;
-use cherenkov_experts::{Bank, Wave};
+use cherenkov_experts::{Bank, Layouts, Wave};
 use cherenkov_format::Matrix;
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
-use cherenkov_format::record::RecordLayout;
 
 /// The call that a result belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,8 +209,8 @@ impl<D: Device, T: Trace> Device for Traced<D, T> {
         self.device.allocate(limits)
     }
 
-    fn bank(&mut self, slots: usize, layout: &RecordLayout) -> Result<D::Bank> {
-        self.device.bank(slots, layout)
+    fn bank(&mut self, slots: usize, layouts: &Layouts) -> Result<D::Bank> {
+        self.device.bank(slots, layouts)
     }
 
     fn memory(&self) -> Vec<(&'static str, usize)> {

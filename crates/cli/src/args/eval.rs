@@ -45,7 +45,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "FILE", group = "what")]
     pub tokens: Option<PathBuf>,
     /// Compare with `reference` (exact arithmetic on the same weights) or with another store of the
-    /// same vocabulary
+    /// same vocabulary, its experts at their default precision
     #[arg(long, value_name = "reference|DIR")]
     pub against: Option<Against>,
     /// Tokens seen together: a text is cut into windows, each of which begins with an empty context

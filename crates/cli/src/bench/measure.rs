@@ -2,7 +2,7 @@
 //!
 //! Owns: what is timed: prefill of whole passes, decode of single steps. Never: loading, printing.
 //! Invariant: every sample starts from the same state, a copy of a sequence at the given depth, and
-//! must give the same tokens as the first.
+//! must give the same tokens as the first, unless the user gave that promise up.
 
 use super::force::Forced;
 use super::tokens::Tokens;
@@ -193,7 +193,8 @@ impl Bench<'_> {
             let tokens = self.generate(seq, &base.tokens, count, self.drafts)?;
             row.seconds.push(began.elapsed().as_secs_f64());
             self.engine.close(seq);
-            if *expected.get_or_insert_with(|| tokens.clone()) != tokens {
+            let first = expected.get_or_insert_with(|| tokens.clone());
+            if self.args.model.one_answer() && *first != tokens {
                 anyhow::bail!(
                     "the same prompt gave two answers; `cherenkov run --check` finds where the device \
                      goes wrong"

@@ -16,7 +16,7 @@ mod verbs;
 
 use crate::args::bench::BenchArgs;
 use crate::args::{ComputeArgs, DeviceName, Drafts};
-use crate::device::{Choice, Instruments, streaming};
+use crate::device::{Choice, Instruments, streaming, warn_of_circumstances};
 use crate::exit::usage;
 use crate::interrupt::Interrupt;
 use crate::locate;
@@ -43,6 +43,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     check(args)?;
     let interrupt = Interrupt::install()?;
     let store = locate::store(&args.model, &interrupt)?;
+    warn_of_circumstances(&args.model);
     if args.drafts.iter().any(|&d| d != Drafts::NONE) && store.config().mtp.is_none() {
         return Err(usage("--drafts: this model has no draft head; expected 0"));
     }

@@ -10,7 +10,7 @@ mod work;
 
 use crate::args::ModelArgs;
 use crate::args::eval::{Against, EvalArgs};
-use crate::device::Choice;
+use crate::device::{Choice, warn_of_circumstances};
 use crate::exit::usage;
 use crate::interrupt::Interrupt;
 use crate::plan::Copies;
@@ -38,6 +38,7 @@ pub fn run(args: &EvalArgs) -> anyhow::Result<()> {
     let device = Choice::of(args.model.device, &args.compute)?;
     let interrupt = Interrupt::install()?;
     let store = locate::store(&args.model, &interrupt)?;
+    warn_of_circumstances(&args.model);
     let window = window(args, &store)?;
     let texts = Texts::open(args, &store)?;
     let windows = texts.windows(window);
@@ -95,7 +96,7 @@ impl Session<'_> {
             None => Ok(Vec::new()),
             Some(Against::Reference) => self.references(windows),
             Some(Against::Model(dir)) => {
-                let args = ModelArgs { model: Some(dir.clone()), ..self.args.model.clone() };
+                let args = self.args.model.plain(dir);
                 let store = locate::store(&args, self.interrupt)
                     .with_context(|| format!("--against {}", dir.display()))?;
                 let (found, expected) = (store.config().vocab, self.store.config().vocab);

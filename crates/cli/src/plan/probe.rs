@@ -9,7 +9,7 @@ use crate::memory;
 use anyhow::Context as _;
 use cherenkov_cpu::PlainRead;
 use cherenkov_experts::{
-    Access, ExpertKey, FileSource, PageBuf, Priority, Readers, Reads as _, Source,
+    Access, ExpertKey, FileSource, Grade, PageBuf, Priority, Readers, Reads as _, Source,
 };
 use cherenkov_format::Store;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub fn drive(store: &Store, args: &ModelArgs) -> anyhow::Result<DriveRate> {
     let began = Instant::now();
     let mut open = 0;
     for key in keys.by_ref().take(2 * args.readers) {
-        readers.submit(Priority::Demand, key, PageBuf::new(length));
+        readers.submit(Priority::Demand, key, Grade::Full, PageBuf::new(length));
         open += 1;
     }
     let mut bytes = 0;
@@ -64,7 +64,7 @@ pub fn drive(store: &Store, args: &ModelArgs) -> anyhow::Result<DriveRate> {
         (open, bytes) = (open - 1, bytes + length as u64);
         let next = if began.elapsed() < DRIVE_TIME { keys.next() } else { None };
         if let Some(key) = next {
-            readers.submit(Priority::Demand, key, done.landing);
+            readers.submit(Priority::Demand, key, Grade::Full, done.landing);
             open += 1;
         }
     }

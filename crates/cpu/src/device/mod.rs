@@ -20,7 +20,7 @@ use crate::simd::{Arch, Isa};
 use crate::threads::Pool;
 use acts::Acts;
 use attention::Ropes;
-use cherenkov_format::record::RecordLayout;
+use cherenkov_experts::Layouts;
 use cherenkov_model::{Batch, Error, Limits, Result};
 use engine::Engine;
 use moe::Grouped;
@@ -63,7 +63,7 @@ pub struct CpuDevice {
     /// By [`cherenkov_model::Picks`], then by row.
     picks: Vec<Vec<Vec<u32>>>,
     state: State,
-    layout: Option<RecordLayout>,
+    layouts: Option<Layouts>,
     limits: Limits,
     batch: Batch,
     ropes: Ropes,
@@ -99,7 +99,7 @@ impl CpuDevice {
             acts: Acts::default(),
             picks: Vec::new(),
             state: State::default(),
-            layout: None,
+            layouts: None,
             limits: Limits { rows: 0, slots: 0, pages: 0, page_rows: 0 },
             batch: Batch::default(),
             ropes: Ropes::default(),

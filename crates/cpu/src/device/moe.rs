@@ -7,14 +7,14 @@ use super::engine::{Engine, FillQuant, Part, Stamp, Worker, product, shape};
 use super::weights::CpuMatrix;
 use crate::kernels::choose::{Softmax, largest};
 use crate::kernels::norm::{Add, Axpy, Scale, SigmoidOf, SwiGlu};
-use crate::kernels::quant::{PANEL, Quantised};
+use crate::kernels::quant::{PANEL, Quantised, Shape};
 use crate::kernels::tile::Dest;
 use crate::memory::Aligned;
 use crate::simd::Arch;
 use crate::threads::{Claims, Columns, Cut};
-use cherenkov_experts::{RamBank, Wave};
+use cherenkov_experts::{Layouts, RamBank, Wave};
 use cherenkov_format::MatrixRef;
-use cherenkov_format::record::{Projection, RecordLayout};
+use cherenkov_format::record::Projection;
 use cherenkov_model::Routes;
 use cherenkov_model::device::{Shared, TopkNorm};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -105,7 +105,7 @@ impl Grouped {
 /// The routed experts of a wave.
 pub struct Experts<'a> {
     pub bank: &'a RamBank,
-    pub layout: &'a RecordLayout,
+    pub layouts: &'a Layouts,
     pub wave: &'a Wave,
     pub routes: &'a Routes,
     pub x: &'a [f32],
@@ -129,12 +129,13 @@ impl Experts<'_> {
     }
 
     fn matrix(&self, expert: usize, which: Projection) -> MatrixRef<'_> {
-        self.layout.matrix(self.bank.record(self.wave.slots[expert]), which)
+        let layout = self.layouts.of(self.wave.grades[expert]);
+        layout.matrix(self.bank.record(self.wave.slots[expert]), which)
     }
 
     /// The input rows of some pairs, side by side.
     fn gather<'w>(&self, pairs: &[u32], memory: &'w mut Aligned<f32>) -> &'w [f32] {
-        let h = self.layout.hidden();
+        let h = self.layouts.full.hidden();
         let rows = memory.reserve(pairs.len() * h);
         for (pair, row) in pairs.iter().zip(rows.chunks_exact_mut(h)) {
             row.copy_from_slice(&self.x[*pair as usize / self.routes.k * h..][..h]);
@@ -145,7 +146,7 @@ impl Experts<'_> {
     /// Many experts: each worker takes whole ones.
     fn by_expert(&self, engine: &mut Engine, grouped: &Grouped, parts: &mut [f32]) {
         let threads = engine.pool.threads();
-        let (h, width) = (self.layout.hidden(), self.layout.width());
+        let (h, width) = (self.layouts.full.hidden(), self.layouts.full.width());
         let mut claimed = engine.take_claims(parts.len() / h);
         let claims = Claims::rows(parts, h, &mut claimed);
         let mut workers = std::mem::take(&mut engine.workers);
@@ -193,13 +194,14 @@ impl Experts<'_> {
         [gate, up, ..]: &mut [Aligned<f32>; 4],
         out: &mut [f32],
     ) {
-        let (h, width, pairs) = (self.layout.hidden(), self.layout.width(), grouped.pairs.len());
+        let (h, width, pairs) =
+            (self.layouts.full.hidden(), self.layouts.full.width(), grouped.pairs.len());
         if pairs == 0 {
             return;
         }
         let experts = self.wave.experts.len();
         let (gate, up) = (gate.reserve(pairs * width), up.reserve(pairs * width));
-        let parts = engine.parts(self.layout.bytes() / 16 * experts.max(pairs / 4));
+        let parts = engine.parts(self.layouts.full.bytes() / 16 * experts.max(pairs / 4));
         let times = Times(engine.arch);
         let mut workers = std::mem::take(&mut engine.workers);
         let scratch = Cut::slice(&mut workers, 1, parts);
@@ -208,21 +210,24 @@ impl Experts<'_> {
         engine.run(parts, &|i| {
             let (mut scratch, mut gates, mut ups) = (scratch.take(i), gates.take(i), ups.take(i));
             let Worker { quant, floats: [x, ..], .. } = &mut scratch.row(0)[0];
-            let mut filled: &[u32] = &[];
+            let mut filled: (&[u32], Option<Shape>) = (&[], None);
             for expert in 0..experts {
                 let mine = grouped.of(expert);
+                if mine.is_empty() {
+                    continue;
+                }
                 let (first, second) =
                     (self.matrix(expert, Projection::Gate), self.matrix(expert, Projection::Up));
                 let len = mine.len() * h;
-                if !self.same_rows(filled, mine) {
+                // Records of another grade may take another copy of the same rows.
+                let form = shape(first, mine.len());
+                if !self.same_rows(filled.0, mine) || filled.1 != form {
                     times.fill(quant, first, self.gather(mine, x));
-                    filled = mine;
+                    filled = (mine, form);
                 }
-                if !mine.is_empty() {
-                    let (x, dest) = (&x[..len], Dest::From(grouped.starts[expert]));
-                    times.into(quant, first, x, dest, &mut gates);
-                    times.into(quant, second, x, dest, &mut ups);
-                }
+                let (x, dest) = (&x[..len], Dest::From(grouped.starts[expert]));
+                times.into(quant, first, x, dest, &mut gates);
+                times.into(quant, second, x, dest, &mut ups);
             }
         });
         times.0.run(SwiGlu { gate, up });
@@ -311,7 +316,7 @@ pub fn shared(
     }
 }
 
-/// `out = sum over ranks of weight * part, in order, then + shared`.
+/// `out = sum over ranks of weight * part, in order, then + shared`; a weight of 0 has no part.
 pub fn combine(
     engine: &mut Engine,
     routes: &Routes,
@@ -325,8 +330,11 @@ pub fn combine(
             let row = first + i;
             out.fill(0.0);
             for pair in row * k..(row + 1) * k {
-                let part = &parts[pair * h..][..h];
-                arch.run(Axpy { factor: routes.weights[pair], x: part, out });
+                // Not even 0 times what an earlier layer left there, which may be infinite.
+                if routes.weights[pair] != 0.0 {
+                    let part = &parts[pair * h..][..h];
+                    arch.run(Axpy { factor: routes.weights[pair], x: part, out });
+                }
             }
             arch.run(Add { x: &shared[row * h..][..h], out });
         }

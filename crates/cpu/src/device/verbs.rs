@@ -8,10 +8,9 @@ use crate::device::engine::Engine;
 use crate::device::pages::KvState;
 use crate::device::state::RowRing;
 use crate::threads::Cut;
-use cherenkov_experts::{RamBank, Wave};
+use cherenkov_experts::{Layouts, RamBank, Wave};
 use cherenkov_format::Matrix;
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
-use cherenkov_format::record::RecordLayout;
 use cherenkov_model::device::{
     AttentionWeights, DeltaIo, DeltaLane, DeltaWeights, Hyper, KvLane, PleWeights, RowLane, Shared,
     TopkNorm,
@@ -95,9 +94,9 @@ impl Device for CpuDevice {
         Ok(())
     }
 
-    fn bank(&mut self, slots: usize, layout: &RecordLayout) -> Result<RamBank> {
-        self.layout = Some(*layout);
-        Ok(RamBank::new(slots, layout.bytes()))
+    fn bank(&mut self, slots: usize, layouts: &Layouts) -> Result<RamBank> {
+        self.layouts = Some(*layouts);
+        Ok(RamBank::new(slots, layouts.full.bytes()))
     }
 
     fn memory(&self) -> Vec<(&'static str, usize)> {
@@ -346,10 +345,10 @@ impl Device for CpuDevice {
         x: Act,
         parts: Act,
     ) -> Result<()> {
-        let layout = self.layout.expect("the bank was made by this device");
+        let layouts = self.layouts.expect("the bank was made by this device");
         self.write(parts, |d, out| {
             let x = d.acts.get(x);
-            let experts = moe::Experts { bank, layout: &layout, wave, routes, x };
+            let experts = moe::Experts { bank, layouts: &layouts, wave, routes, x };
             experts.run(&mut d.engine, &mut d.grouped, &mut d.scratch, out);
         });
         Ok(())

@@ -39,10 +39,16 @@ pub fn pocket() -> Packed {
 
 /// A random fixture, experts at 4 bits, dense weights at 8.
 pub fn random(name: &str) -> Packed {
+    random_with(name, &[])
+}
+
+/// As [`random`], with experts at other precisions too.
+pub fn random_with(name: &str, others: &[Bits]) -> Packed {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("store");
     let options = pack::Options {
         experts: Precision::Bits(Bits::B4),
+        other_experts: others.iter().map(|bits| Precision::Bits(*bits)).collect(),
         dense: Precision::Bits(Bits::B8),
         ..pack::Options::default()
     };
@@ -73,6 +79,8 @@ pub struct Setup {
     pub context: usize,
     pub lookahead: Lookahead,
     pub readers: usize,
+    pub miss: Option<Bits>,
+    pub cut_weak: f32,
     /// Whether reads take their time.
     pub drive: Drive,
 }
@@ -98,11 +106,26 @@ impl Source for SlowSource {
         self.0.shape()
     }
 
+    fn low(&self) -> Option<&RecordLayout> {
+        self.0.low()
+    }
+
     fn read(&self, key: ExpertKey, out: &mut [u8]) -> cherenkov_experts::Result<()> {
+        self.stall(key);
+        self.0.read(key, out)
+    }
+
+    fn read_low(&self, key: ExpertKey, out: &mut [u8]) -> cherenkov_experts::Result<()> {
+        self.stall(key);
+        self.0.read_low(key, out)
+    }
+}
+
+impl SlowSource {
+    fn stall(&self, key: ExpertKey) {
         let dice = checksum(&[key.layer.to_le_bytes(), key.expert.to_le_bytes()].concat());
         let time = dice % self.1 * if dice.is_multiple_of(7) { 10 } else { 1 };
         std::thread::sleep(Duration::from_micros(time));
-        self.0.read(key, out)
     }
 }
 
@@ -119,6 +142,8 @@ impl Default for Setup {
             context: 512,
             lookahead: Lookahead::Auto,
             readers: 2,
+            miss: None,
+            cut_weak: 0.0,
             drive: Drive::Plain,
         }
     }
@@ -143,7 +168,12 @@ impl Setup {
         let Drive::Slow(most) = self.drive else {
             return Runner::load(&packed.store, device, self.options(), self.streaming()).unwrap();
         };
-        let source = SlowSource(FileSource::open(&packed.store, &[]).unwrap(), most);
+        let source = FileSource::open(&packed.store, &[]).unwrap();
+        let source = match self.miss {
+            Some(bits) => source.with_low(&packed.store, bits, &[]).unwrap(),
+            None => source,
+        };
+        let source = SlowSource(source, most);
         let (options, streaming) = (self.options(), self.streaming());
         Runner::with_source(&packed.store, device, source, options, streaming).unwrap()
     }
@@ -154,6 +184,8 @@ impl Setup {
             copies: Vec::new(),
             readers: self.readers,
             lookahead: self.lookahead,
+            miss: self.miss,
+            cut_weak: self.cut_weak,
             clock: Arc::new(move || start.elapsed()),
         }
     }

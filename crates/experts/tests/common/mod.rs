@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use cherenkov_experts::{
-    Access, Done, ExpertKey, Index, Job, PageBuf, Priority, Queue, RamBank, Reads, RecordFile,
-    Result, Source, Wave,
+    Access, Done, ExpertKey, Grade, Index, Job, PageBuf, Priority, Queue, RamBank, Reads,
+    RecordFile, Result, Source, Wave,
 };
 use cherenkov_format::{Encoding, RecordLayout, checksum};
 use std::collections::HashMap;
@@ -41,20 +41,43 @@ pub fn layout() -> RecordLayout {
     RecordLayout::new(32, 32, Encoding::F32, Encoding::F32).unwrap()
 }
 
+/// The same in bf16: two pages.
+pub fn low_layout() -> RecordLayout {
+    RecordLayout::new(32, 32, Encoding::Bf16, Encoding::Bf16).unwrap()
+}
+
+pub fn layout_of(grade: Grade) -> RecordLayout {
+    match grade {
+        Grade::Full => layout(),
+        Grade::Low => low_layout(),
+    }
+}
+
 /// The bytes of a record: each word tells the record and its place in it.
 pub fn record(key: ExpertKey) -> Vec<u8> {
-    let name = u64::from(key.layer * 4096 + key.expert) << 32;
-    (0..layout().bytes() as u64 / 8).flat_map(|at| (name | at).to_le_bytes()).collect()
+    record_of(key, Grade::Full)
+}
+
+pub fn record_of(key: ExpertKey, grade: Grade) -> Vec<u8> {
+    let low = u32::from(grade == Grade::Low) << 31;
+    let name = u64::from(low | (key.layer * 4096 + key.expert)) << 32;
+    (0..layout_of(grade).bytes() as u64 / 8).flat_map(|at| (name | at).to_le_bytes()).collect()
+}
+
+pub fn keys(layers: u32, per_layer: u32) -> impl Iterator<Item = ExpertKey> {
+    let key = move |layer| (0..per_layer).map(move |expert| ExpertKey { layer, expert });
+    (0..layers).flat_map(key)
 }
 
 pub fn index(layers: u32, per_layer: u32) -> Index {
-    let keys = (0..layers).flat_map(|layer| (0..per_layer).map(move |expert| (layer, expert)));
+    index_of(layers, per_layer, Grade::Full)
+}
+
+pub fn index_of(layers: u32, per_layer: u32, grade: Grade) -> Index {
     Index {
-        layout: layout(),
+        layout: layout_of(grade),
         per_layer: per_layer as usize,
-        checksums: keys
-            .map(|(layer, expert)| checksum(&record(ExpertKey { layer, expert })))
-            .collect(),
+        checksums: keys(layers, per_layer).map(|key| checksum(&record_of(key, grade))).collect(),
     }
 }
 
@@ -70,6 +93,8 @@ pub struct Faults {
 /// A file in memory that misbehaves now and then.
 pub struct SimFile {
     bytes: Arc<Vec<u8>>,
+    /// Bytes of a record.
+    record: usize,
     faults: Faults,
     dice: Mutex<Dice>,
     /// Reads of each record that still come out wrong. A record that was right once stays right: that
@@ -79,14 +104,23 @@ pub struct SimFile {
 
 impl SimFile {
     pub fn new(bytes: Arc<Vec<u8>>, faults: Faults, seed: u64) -> Self {
-        Self { bytes, faults, dice: Mutex::new(Dice(seed)), lies: Mutex::default() }
+        Self::of(bytes, Grade::Full, faults, seed)
+    }
+
+    /// Of records of one grade.
+    pub fn of(bytes: Arc<Vec<u8>>, grade: Grade, faults: Faults, seed: u64) -> Self {
+        let (dice, lies) = (Mutex::new(Dice(seed)), Mutex::default());
+        Self { bytes, record: layout_of(grade).bytes(), faults, dice, lies }
     }
 }
 
 /// All records, one after the other.
 pub fn contents(layers: u32, per_layer: u32) -> Arc<Vec<u8>> {
-    let keys = (0..layers).flat_map(|layer| (0..per_layer).map(move |expert| (layer, expert)));
-    Arc::new(keys.flat_map(|(layer, expert)| record(ExpertKey { layer, expert })).collect())
+    contents_of(layers, per_layer, Grade::Full)
+}
+
+pub fn contents_of(layers: u32, per_layer: u32, grade: Grade) -> Arc<Vec<u8>> {
+    Arc::new(keys(layers, per_layer).flat_map(|key| record_of(key, grade)).collect())
 }
 
 impl RecordFile for SimFile {
@@ -117,7 +151,7 @@ impl RecordFile for SimFile {
         let mut lies = self.lies.lock().unwrap();
         let first =
             |dice: &mut Dice| if dice.once_in(self.faults.wrong) { 1 + dice.below(4) } else { 0 };
-        let left = lies.entry(offset / layout().bytes() as u64).or_insert_with(|| first(&mut dice));
+        let left = lies.entry(offset / self.record as u64).or_insert_with(|| first(&mut dice));
         if count > 0 && *left > 0 {
             *left -= 1;
             out[dice.below(count as u64) as usize] ^= 4;
@@ -148,14 +182,14 @@ impl SimReads {
     fn begin(&mut self) {
         while self.active.len() < self.width {
             let Some((_, mut job)) = self.queue.take() else { return };
-            let result = self.source.read(job.key, job.landing.as_mut());
+            let result = job.read(&*self.source);
             let mut time = Duration::from_micros(50 + self.dice.below(100));
             if self.dice.once_in(self.stall) {
                 time *= 1000;
             }
-            let Job { key, landing, queued } = job;
+            let Job { key, grade, landing, queued } = job;
             let (started, ended) = (self.now, self.now + time);
-            self.active.push(Done { key, landing, result, queued, started, ended });
+            self.active.push(Done { key, grade, landing, result, queued, started, ended });
         }
     }
 
@@ -171,8 +205,8 @@ impl SimReads {
 }
 
 impl Reads<PageBuf> for SimReads {
-    fn submit(&mut self, priority: Priority, key: ExpertKey, landing: PageBuf) {
-        self.queue.push(priority, Job { key, landing, queued: self.now });
+    fn submit(&mut self, priority: Priority, key: ExpertKey, grade: Grade, landing: PageBuf) {
+        self.queue.push(priority, Job { key, grade, landing, queued: self.now });
         if self.dice.once_in(2) {
             self.begin();
         }
@@ -210,14 +244,16 @@ impl Reads<PageBuf> for SimReads {
 /// A wave holds each expert's own bytes, in distinct slots.
 pub fn check_wave(bank: &RamBank, wave: &Wave, seen: &mut Vec<u32>) {
     assert_eq!(wave.experts.len(), wave.slots.len());
+    assert_eq!(wave.experts.len(), wave.grades.len());
     assert!(!wave.experts.is_empty(), "an empty wave");
     let mut slots = wave.slots.clone();
     slots.sort_unstable();
     slots.dedup();
     assert_eq!(slots.len(), wave.slots.len(), "two experts in one slot");
-    for (&expert, &slot) in wave.experts.iter().zip(&wave.slots) {
+    for (i, (&expert, &slot)) in wave.experts.iter().zip(&wave.slots).enumerate() {
         let key = ExpertKey { layer: wave.layer, expert };
-        assert!(bank.record(slot) == record(key), "wrong bytes for {key:?}");
+        let want = record_of(key, wave.grades[i]);
+        assert!(bank.record(slot)[..want.len()] == want, "wrong bytes for {key:?}");
         seen.push(expert);
     }
 }

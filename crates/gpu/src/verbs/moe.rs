@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::kernels::{CHOSEN_MAX, EXPERTS_MAX, JOB_WORDS, Kernel, Variant};
 use crate::params;
 use crate::verbs::linear::Epilogue;
-use cherenkov_experts::{Bank, Wave};
-use cherenkov_format::record::{PAGE_BYTES, Projection};
+use cherenkov_experts::{Bank, Grade, Slot, Wave};
+use cherenkov_format::record::{PAGE_BYTES, Projection, RecordLayout};
 use cherenkov_model::device::{Shared, TopkNorm};
 use cherenkov_model::{Act, Routes};
 use std::collections::BTreeMap;
@@ -121,7 +121,7 @@ impl GpuDevice {
             let what = format!("routes of {} pairs for {} rows", routes.ids.len(), self.rows());
             return Err(Error::Misuse { what });
         }
-        let hidden = bank.layout.hidden() as u32;
+        let hidden = bank.layouts.full.hidden() as u32;
         let fits = x.width == hidden && parts.width == hidden * routes.k as u32;
         let known = wave.slots.iter().all(|slot| (slot.0 as usize) < bank.slots());
         ensure!(fits && known, "experts: {x:?} into {parts:?}, slots {:?}", wave.slots);
@@ -129,36 +129,55 @@ impl GpuDevice {
         for (pair, &id) in routes.ids.iter().enumerate() {
             pairs.entry(id).or_default().push(pair as u32);
         }
-        let none = Vec::new();
-        let of = |expert: &u32| pairs.get(expert).unwrap_or(&none);
-        let most = wave.experts.iter().map(|e| of(e).len()).max().unwrap_or(0) as u32;
-        if most == 0 {
-            return Ok(());
+        // Kernels are made for one layout: the records of each grade are a run of their own.
+        for grade in [Grade::Full, Grade::Low] {
+            let mut placed: Vec<(Slot, &[u32])> = Vec::new();
+            for (i, &slot) in wave.slots.iter().enumerate() {
+                match pairs.get(&wave.experts[i]) {
+                    Some(pairs) if wave.grades[i] == grade => placed.push((slot, pairs)),
+                    _ => {}
+                }
+            }
+            if !placed.is_empty() {
+                let layout = *bank.layouts.of(grade);
+                self.experts_of(bank, &layout, routes.k, placed, [&input, &output])?;
+            }
         }
+        Ok(())
+    }
+
+    /// Computes experts whose records have one layout, each for its pairs.
+    fn experts_of(
+        &mut self,
+        bank: &GpuBank,
+        layout: &RecordLayout,
+        k: usize,
+        mut placed: Vec<(Slot, &[u32])>,
+        [input, output]: [&Buf; 2],
+    ) -> Result<()> {
+        let most = placed.iter().map(|(_, pairs)| pairs.len()).max().unwrap_or(0) as u32;
         let [up, down] = [Projection::Gate, Projection::Down].map(|which| {
-            let (_, cols, encoding) = bank.layout.shape(which);
+            let (_, cols, encoding) = layout.shape(which);
             self.variant(encoding, cols)
         });
         let rows = up.rows_per_group(most).min(down.rows_per_group(most));
         let mut jobs = Jobs::default();
-        let mut placed: Vec<_> = wave.experts.iter().zip(&wave.slots).collect();
-        placed.sort_by_key(|(_, slot)| bank.place(**slot).0);
-        for (expert, &slot) in placed {
+        placed.sort_by_key(|(slot, _)| bank.place(*slot).0);
+        for (slot, pairs) in placed {
             let (slab, at) = bank.place(slot);
-            for some in of(expert).chunks(rows as usize) {
+            for some in pairs.chunks(rows as usize) {
                 jobs.push(slab, (at / PAGE_BYTES as u64) as u32, some);
             }
         }
         if self.sees_slabs(bank.slabs.len()) {
             jobs.slabs = vec![(0, 0..jobs.slabs.last().map_or(0, |s| s.1.end))];
         }
-        let inner = (routes.k * bank.layout.width()) as u32;
+        let inner = (k * layout.width()) as u32;
         let inner = self.scratch_rows(Scratch::Inner, inner)?;
         let table = self.scratch(Scratch::Jobs, jobs.words.len() as u64 * 4)?;
         self.stream().write(&table, 0, bytemuck::cast_slice(&jobs.words))?;
-        let k = routes.k as u32;
-        self.expert_up(bank, &jobs, (up, k, rows), [&input, &table, &inner])?;
-        self.expert_down(bank, &jobs, (down, rows), [&inner, &table, &output])
+        self.expert_up((bank, layout), &jobs, (up, k as u32, rows), [input, &table, &inner])?;
+        self.expert_down((bank, layout), &jobs, (down, rows), [&inner, &table, output])
     }
 
     /// Whether kernels can see so many slabs at once.
@@ -169,14 +188,14 @@ impl GpuDevice {
 
     pub(crate) fn expert_up(
         &mut self,
-        bank: &GpuBank,
+        (bank, layout): (&GpuBank, &RecordLayout),
         jobs: &Jobs,
         (weights, k, rows): (Variant, u32, u32),
         buffers: [&Buf; 3],
     ) -> Result<()> {
-        let (outs, cols, _) = bank.layout.shape(Projection::Gate);
+        let (outs, cols, _) = layout.shape(Projection::Gate);
         let unit = weights.unit_bytes();
-        let at = |which| (bank.layout.span(which).0 / unit as usize) as u32;
+        let at = |which| (layout.span(which).0 / unit as usize) as u32;
         for (slab, range) in &jobs.slabs {
             let params = params::ExpertUp {
                 cols: cols as u32,
@@ -197,19 +216,19 @@ impl GpuDevice {
 
     pub(crate) fn expert_down(
         &mut self,
-        bank: &GpuBank,
+        (bank, layout): (&GpuBank, &RecordLayout),
         jobs: &Jobs,
         (weights, rows): (Variant, u32),
         buffers: [&Buf; 3],
     ) -> Result<()> {
-        let (outs, cols, _) = bank.layout.shape(Projection::Down);
+        let (outs, cols, _) = layout.shape(Projection::Down);
         let unit = weights.unit_bytes();
         for (slab, range) in &jobs.slabs {
             let params = params::ExpertDown {
                 cols: cols as u32,
                 outs: outs as u32,
                 page: PAGE_BYTES as u32 / unit,
-                down_at: (bank.layout.span(Projection::Down).0 / unit as usize) as u32,
+                down_at: (layout.span(Projection::Down).0 / unit as usize) as u32,
                 first: range.start,
             };
             let grid = [params.outs.div_ceil(weights.tile()), range.len() as u32, 1];

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::kernels::{JOB_WORDS, Kernel, LANES};
 use crate::params;
 use crate::verbs::moe::Jobs;
-use cherenkov_experts::{Bank, Slot, Wave};
+use cherenkov_experts::{Bank, Grade, Slot, Wave};
 use cherenkov_format::record::{PAGE_BYTES, Projection};
 use cherenkov_model::device::{Shared, TopkNorm};
 use cherenkov_model::{Act, MAX_TENTATIVE};
@@ -50,8 +50,8 @@ pub struct MoeActs {
 }
 
 impl GpuDevice {
-    /// Notes where every expert of a layer lies; `slots[e]` is expert `e`'s, and keeps its record for as
-    /// long as the result is used.
+    /// Notes where every expert of a layer lies; `slots[e]` is expert `e`'s, and keeps its record, of the
+    /// full grade, for as long as the result is used.
     ///
     /// # Errors
     /// When the device has no room or a slot is not the bank's.
@@ -83,7 +83,8 @@ impl GpuDevice {
         if self.batch.rows() > MAX_TENTATIVE || !self.sees_slabs(bank.slabs.len()) {
             return self.grouped_moe(bank, residency, w, a);
         }
-        let hidden = bank.layout.hidden() as u32;
+        let layout = bank.layouts.full;
+        let hidden = layout.hidden() as u32;
         let fits = a.x.width == hidden && a.parts.width == hidden * w.k as u32;
         ensure!(fits, "experts: {:?} into {:?}", a.x, a.parts);
         let routes = self.route_on_device(w.router, w.k, w.norm, a.x)?;
@@ -94,13 +95,13 @@ impl GpuDevice {
         self.run(Kernel::Jobs, &[&routes, &residency.places, &table], &params, grid)?;
         let jobs = Jobs::all(pairs);
         let [up, down] = [Projection::Gate, Projection::Down].map(|which| {
-            let (_, cols, encoding) = bank.layout.shape(which);
+            let (_, cols, encoding) = layout.shape(which);
             self.variant(encoding, cols)
         });
-        let inner = self.scratch_rows(Scratch::Inner, (w.k * bank.layout.width()) as u32)?;
+        let inner = self.scratch_rows(Scratch::Inner, (w.k * layout.width()) as u32)?;
         let (input, output) = (self.buf(a.x)?, self.buf(a.parts)?);
-        self.expert_up(bank, &jobs, (up, w.k as u32, 1), [&input, &table, &inner])?;
-        self.expert_down(bank, &jobs, (down, 1), [&inner, &table, &output])?;
+        self.expert_up((bank, &layout), &jobs, (up, w.k as u32, 1), [&input, &table, &inner])?;
+        self.expert_down((bank, &layout), &jobs, (down, 1), [&inner, &table, &output])?;
         self.verb_shared_expert(w.shared, a.x, a.shared)?;
         self.combine_by(&routes, w.k, a.parts, a.shared, a.out)
     }
@@ -115,7 +116,8 @@ impl GpuDevice {
         let routes = self.verb_route(w.router, w.k, w.norm, a.x)?;
         let experts = routes.distinct();
         let slots = experts.iter().map(|&e| residency.slots[e as usize]).collect();
-        let wave = Wave { layer: 0, experts, slots };
+        let grades = vec![Grade::Full; experts.len()];
+        let wave = Wave { layer: 0, experts, slots, grades };
         self.verb_experts(bank, &wave, &routes, a.x, a.parts)?;
         self.verb_shared_expert(w.shared, a.x, a.shared)?;
         self.verb_combine(&routes, a.parts, a.shared, a.out)

@@ -3,10 +3,9 @@
 use crate::bank::GpuBank;
 use crate::device::{GpuDevice, GpuMatrix, GpuVector};
 use crate::verbs::rows::Onto;
-use cherenkov_experts::{Bank, Wave};
+use cherenkov_experts::{Bank, Layouts, Wave};
 use cherenkov_format::Matrix;
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
-use cherenkov_format::record::RecordLayout;
 use cherenkov_model::device::{
     AttentionWeights, DeltaIo, DeltaLane, DeltaWeights, Hyper, KvLane, PleWeights, RowLane, Shared,
     TopkNorm,
@@ -54,8 +53,8 @@ impl Device for GpuDevice {
         Ok(self.make_room(limits)?)
     }
 
-    fn bank(&mut self, slots: usize, layout: &RecordLayout) -> Result<GpuBank> {
-        Ok(self.make_bank(slots, layout)?)
+    fn bank(&mut self, slots: usize, layouts: &Layouts) -> Result<GpuBank> {
+        Ok(self.make_bank(slots, layouts)?)
     }
 
     fn memory(&self) -> Vec<(&'static str, usize)> {

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use cherenkov_experts::{Experts, FileSource, Source as _, Streaming};
+use cherenkov_experts::{Experts, FileSource, Layouts, Streaming};
 use cherenkov_format::pack::{self, Precision};
 use cherenkov_format::{Bits, Store};
 use cherenkov_model::device::{Device, Recall, SlotId};
@@ -64,7 +64,7 @@ impl<D: Device> Runner<D> {
         let store = &packed.store;
         let model = Model::load(store, &mut device, LoadDraft::Yes, (ROWS, 2, PAGES)).unwrap();
         let source = FileSource::open(store, &[]).unwrap();
-        let bank = device.bank(slots, source.layout()).unwrap();
+        let bank = device.bank(slots, &Layouts::of_source(&source)).unwrap();
         let experts = Experts::new(bank, source, Streaming::default()).unwrap();
         let sequence = Sequence::open(&model, &mut device, SlotId(0)).unwrap();
         Self { device, model, experts, pages: Pages::new(PAGES), sequence }

@@ -9,10 +9,9 @@ use crate::device::{
     Picks, Place, PleWeights, Recall, Routes, RowLane, Shared, SlotId, TopkNorm,
 };
 use crate::error::{Error, Result};
-use cherenkov_experts::{Bank, Wave};
+use cherenkov_experts::{Bank, Layouts, Wave};
 use cherenkov_format::Matrix;
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
-use cherenkov_format::record::RecordLayout;
 
 /// Handles count up from 0 on every device, so both give out the same ones.
 fn same<T: PartialEq + std::fmt::Debug>(fast: T, oracle: T) -> T {
@@ -107,10 +106,10 @@ where
         self.oracle.allocate(limits)
     }
 
-    fn bank(&mut self, slots: usize, layout: &RecordLayout) -> Result<Self::Bank> {
+    fn bank(&mut self, slots: usize, layouts: &Layouts) -> Result<Self::Bank> {
         Ok(PairBank {
-            fast: self.fast.bank(slots, layout)?,
-            oracle: self.oracle.bank(slots, layout)?,
+            fast: self.fast.bank(slots, layouts)?,
+            oracle: self.oracle.bank(slots, layouts)?,
         })
     }
 

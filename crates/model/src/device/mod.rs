@@ -14,10 +14,9 @@ pub use types::*;
 
 use crate::batch::Batch;
 use crate::error::Result;
-use cherenkov_experts::{Bank, Wave};
+use cherenkov_experts::{Bank, Layouts, Wave};
 use cherenkov_format::Matrix;
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
-use cherenkov_format::record::RecordLayout;
 
 /// Hardware that can run the verbs.
 ///
@@ -75,11 +74,11 @@ pub trait Device {
     /// When the device has no room.
     fn allocate(&mut self, limits: Limits) -> Result<()>;
 
-    /// A bank of `slots` records.
+    /// A bank of `slots` records, each of any of these layouts and at most as long as the full one.
     ///
     /// # Errors
     /// When the device has no room.
-    fn bank(&mut self, slots: usize, layout: &RecordLayout) -> Result<Self::Bank>;
+    fn bank(&mut self, slots: usize, layouts: &Layouts) -> Result<Self::Bank>;
 
     /// Memory held, by purpose, in bytes.
     fn memory(&self) -> Vec<(&'static str, usize)> {
@@ -329,7 +328,7 @@ pub trait Device {
     }
 
     /// For every (row, rank) routed to an expert of the wave:
-    /// `parts[row, rank] = down(silu(gate(x)) * up(x))`.
+    /// `parts[row, rank] = down(silu(gate(x)) * up(x))`. The wave says which of its records each is.
     ///
     /// # Errors
     /// When the device fails.
@@ -348,7 +347,8 @@ pub trait Device {
     /// When the device fails.
     fn shared_expert(&mut self, w: &Shared<Self::Matrix>, x: Act, out: Act) -> Result<()>;
 
-    /// `out = sum over ranks, ascending, of weight * parts`, then `+ shared`.
+    /// `out = sum over ranks, ascending, of weight * parts`, then `+ shared`. The part of a weight of 0
+    /// counts as 0, whatever it holds.
     ///
     /// # Errors
     /// When the device fails.

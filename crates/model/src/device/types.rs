@@ -4,7 +4,7 @@
 //! beyond the shapes (see [`crate::device::Device`]).
 
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An activation: f32 `[rows, width]` in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,6 +102,31 @@ impl Routes {
         let mut order: Vec<(u32, f32)> = sums.into_iter().collect();
         order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         order.into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// The experts whose share of each row's weights is below `share`, ascending.
+    pub fn weak(&self, share: f32) -> Vec<u32> {
+        let mut strong: BTreeMap<u32, bool> = BTreeMap::new();
+        let rows = self.ids.chunks_exact(self.k).zip(self.weights.chunks_exact(self.k));
+        for (ids, weights) in rows {
+            let least = share * weights.iter().sum::<f32>();
+            for (&id, &weight) in ids.iter().zip(weights) {
+                // A weight that is no number is not below anything.
+                let weak = weight < least;
+                *strong.entry(id).or_default() |= !weak;
+            }
+        }
+        strong.into_iter().filter(|(_, strong)| !strong).map(|(id, _)| id).collect()
+    }
+
+    /// Sets the weights of these experts to 0; the others stay as they are.
+    pub fn leave_out(&mut self, experts: impl Iterator<Item = u32>) {
+        let gone: BTreeSet<u32> = experts.collect();
+        for (id, weight) in self.ids.iter().zip(&mut self.weights) {
+            if gone.contains(id) {
+                *weight = 0.0;
+            }
+        }
     }
 
     /// Every chosen expert once, ascending.
@@ -239,5 +264,19 @@ mod tests {
         };
         assert_eq!(routes.likeliest(), [3, 7, 5, 1]);
         assert_eq!(routes.distinct(), [1, 3, 5, 7]);
+    }
+
+    #[test]
+    fn an_expert_is_weak_only_if_it_is_so_for_every_row() {
+        let ids = vec![3, 7, 5, 7, 1, 3];
+        let weights = vec![0.5, 0.1, 0.9, 0.8, 0.1, 0.4];
+        let mut routes = Routes { k: 2, ids, weights };
+        assert_eq!(routes.weak(0.3), [1], "7 has a sixth of the first row, but half of the second");
+        assert_eq!(routes.weak(0.0), [0u32; 0]);
+        assert_eq!(routes.weak(0.2), [0u32; 0], "the share is exactly that");
+        routes.leave_out([7, 9].into_iter());
+        assert_eq!(routes.weights, [0.5, 0.0, 0.9, 0.0, 0.1, 0.4]);
+        let unknown = Routes { k: 2, ids: vec![1, 2], weights: vec![f32::NAN, 0.1] };
+        assert_eq!(unknown.weak(0.9), [0u32; 0]);
     }
 }

@@ -34,11 +34,15 @@ impl<D: Device> MoeLayer<D> {
 
     /// `y = routed experts + shared expert` of `x`. While experts are read, those that `next`, the
     /// layer after this one, is likely to want are read ahead: its router is asked about this layer's
-    /// input, from which most of its own input will follow.
+    /// input, from which most of its own input will follow. Weak experts that come late are left out,
+    /// if the user said so.
     pub fn run(&self, p: &mut Pass<'_, D>, next: Option<&Self>) -> Result<()> {
         let a = p.acts;
-        let routes = p.device.route(&self.router, self.top_k, self.norm, a.x)?;
+        let mut routes = p.device.route(&self.router, self.top_k, self.norm, a.x)?;
         p.experts.request(self.layer, routes.k, &routes.ids);
+        if p.experts.cut_weak() > 0.0 {
+            p.experts.spare(&routes.weak(p.experts.cut_weak()));
+        }
         if let Some(next) = next.filter(|_| p.experts.wants_hint()) {
             let guess = p.device.foresee(&next.router, next.top_k, a.x)?;
             p.experts.hint(next.layer, &guess);
@@ -47,6 +51,8 @@ impl<D: Device> MoeLayer<D> {
         p.device.shared_expert(&self.shared, a.x, a.shared)?;
         let device = &mut *p.device;
         p.experts.waves(|bank, wave| device.experts(bank, wave, &routes, a.x, a.parts))?;
+        // The others keep their weights: see docs/low-bits.md.
+        routes.leave_out(p.experts.left_out());
         p.device.combine(&routes, a.parts, a.shared, a.y)
     }
 }

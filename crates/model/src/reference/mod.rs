@@ -15,10 +15,10 @@ use crate::device::{
     Picks, PleWeights, Recall, Routes, RowLane, Shared, SlotId, TopkNorm,
 };
 use crate::error::{Error, Result};
-use cherenkov_experts::{Bank, RamBank, Wave};
+use cherenkov_experts::{Bank, Layouts, RamBank, Wave};
 use cherenkov_format::Matrix;
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
-use cherenkov_format::record::{Projection, RecordLayout};
+use cherenkov_format::record::Projection;
 use state::{DeltaState, KvState, RowRing, State};
 
 /// The reference device.
@@ -29,7 +29,7 @@ pub struct Reference {
     acts: Vec<Vec<f32>>,
     picks: Vec<Vec<Vec<u32>>>,
     state: State,
-    layout: Option<RecordLayout>,
+    layouts: Option<Layouts>,
     batch: Batch,
     limits: Option<Limits>,
 }
@@ -43,7 +43,7 @@ impl Reference {
             acts: Vec::new(),
             picks: Vec::new(),
             state: State::default(),
-            layout: None,
+            layouts: None,
             batch: Batch::default(),
             limits: None,
         }
@@ -140,9 +140,9 @@ impl Device for Reference {
         Ok(())
     }
 
-    fn bank(&mut self, slots: usize, layout: &RecordLayout) -> Result<RamBank> {
-        self.layout = Some(*layout);
-        Ok(RamBank::new(slots, layout.bytes()))
+    fn bank(&mut self, slots: usize, layouts: &Layouts) -> Result<RamBank> {
+        self.layouts = Some(*layouts);
+        Ok(RamBank::new(slots, layouts.full.bytes()))
     }
 
     fn reset_slot(&mut self, slot: SlotId) -> Result<()> {
@@ -391,12 +391,12 @@ impl Device for Reference {
         x: Act,
         parts: Act,
     ) -> Result<<RamBank as Bank>::Ticket> {
-        let layout = self.layout.expect("the bank was made by this device");
+        let layouts = self.layouts.expect("the bank was made by this device");
         let h = x.width as usize;
         let mut values = std::mem::take(&mut self.acts[parts.id as usize]);
         values.resize(self.batch.rows() * parts.width as usize, 0.0);
-        for (&expert, &slot) in wave.experts.iter().zip(&wave.slots) {
-            let record = bank.record(slot);
+        for (i, &expert) in wave.experts.iter().enumerate() {
+            let (record, layout) = (bank.record(wave.slots[i]), layouts.of(wave.grades[i]));
             let matrix = |which| layout.matrix(record, which);
             let routed = (0..routes.ids.len()).filter(|&i| routes.ids[i] == expert);
             let routed: Vec<usize> = routed.collect();
@@ -438,7 +438,8 @@ impl Device for Reference {
             values.extend((0..h).map(|i| {
                 let part = |rank: usize| {
                     let at = row * routes.k + rank;
-                    f64::from(routes.weights[at]) * f64::from(parts[at * h + i])
+                    let (weight, part) = (f64::from(routes.weights[at]), parts[at * h + i]);
+                    if weight == 0.0 { 0.0 } else { weight * f64::from(part) }
                 };
                 ((0..routes.k).map(part).sum::<f64>() + f64::from(shared[i])) as f32
             }));

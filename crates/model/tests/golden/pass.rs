@@ -1,7 +1,7 @@
 //! Runs prompts through the wiring on a traced reference.
 
 use crate::files::Prompt;
-use cherenkov_experts::{Experts, FileSource, RamBank, Source as _, Streaming};
+use cherenkov_experts::{Experts, FileSource, Layouts, RamBank, Streaming};
 use cherenkov_format::Store;
 use cherenkov_format::qwen4_exp::config::Config;
 use cherenkov_model::checked::Verb;
@@ -105,7 +105,7 @@ impl Loaded {
         let pages = ROWS / 32;
         let model = Model::load(&store, &mut device, LoadDraft::Yes, (ROWS, 2, pages)).unwrap();
         let source = FileSource::open(&store, &[]).unwrap();
-        let bank = device.bank(4, source.layout()).unwrap();
+        let bank = device.bank(4, &Layouts::of_source(&source)).unwrap();
         let experts = Experts::new(bank, source, Streaming::default()).unwrap();
         Self { device, model, experts, pages: Pages::new(pages), sequence: None, _dir: None }
     }

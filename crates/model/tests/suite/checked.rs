@@ -1,7 +1,7 @@
 //! A whole model on a checked device: a fault is named with its verb and layer.
 
 use crate::faulty::{Call, Fault, Faulty};
-use cherenkov_experts::{Experts, FileSource, RamBank, Source as _, Streaming};
+use cherenkov_experts::{Experts, FileSource, Layouts, RamBank, Streaming};
 use cherenkov_format::Store;
 use cherenkov_model::checked::{Bounds, Checked, PairBank, Verb};
 use cherenkov_model::pages::Pages;
@@ -50,7 +50,7 @@ impl Loaded {
         let mut device = Checked::new(Faulty::new(eps, fault), Reference::new(eps), bounds);
         let model = Model::load(store, &mut device, LoadDraft::Yes, (TOKENS, 2, 6)).unwrap();
         let source = FileSource::open(store, &[]).unwrap();
-        let bank = device.bank(4, source.layout()).unwrap();
+        let bank = device.bank(4, &Layouts::of_source(&source)).unwrap();
         let experts = Experts::new(bank, source, Streaming::default()).unwrap();
         Self { device, model, experts, pages: Pages::new(6) }
     }
@@ -151,7 +151,7 @@ fn copied(draft: LoadDraft) -> usize {
     let rows = 5 * Model::<Reference>::page_rows(store.config()) / 2;
     let model = Model::load(&store, &mut device, draft, (rows, 2, 9)).unwrap();
     let source = FileSource::open(&store, &[]).unwrap();
-    let bank = device.bank(4, source.layout()).unwrap();
+    let bank = device.bank(4, &Layouts::of_source(&source)).unwrap();
     let mut experts = Experts::new(bank, source, Streaming::default()).unwrap();
     let mut pages = Pages::new(9);
     let mut sequence = Sequence::open(&model, &mut device, SlotId(0)).unwrap();

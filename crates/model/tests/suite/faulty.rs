@@ -1,9 +1,8 @@
 //! A reference with one fault, to see tests fail.
 
-use cherenkov_experts::{RamBank, Wave};
+use cherenkov_experts::{Layouts, RamBank, Wave};
 use cherenkov_format::Matrix;
 use cherenkov_format::qwen4_exp::config::{Attention, Delta};
-use cherenkov_format::record::RecordLayout;
 use cherenkov_model::checked::{Oracle, Verb};
 use cherenkov_model::device::{
     AttentionWeights, DeltaIo, DeltaLane, DeltaWeights, Hyper, KvLane, PleWeights, RowLane, Shared,
@@ -177,8 +176,8 @@ impl Device for Faulty {
         self.inner.allocate(limits)
     }
 
-    fn bank(&mut self, slots: usize, layout: &RecordLayout) -> Result<RamBank> {
-        self.inner.bank(slots, layout)
+    fn bank(&mut self, slots: usize, layouts: &Layouts) -> Result<RamBank> {
+        self.inner.bank(slots, layouts)
     }
 
     fn reset_slot(&mut self, slot: SlotId) -> Result<()> {

@@ -1,4 +1,4 @@
-// out = sum over ranks, ascending, of weight * part, then + shared.
+// out = sum over ranks, ascending, of weight * part, then + shared. A weight of 0 has no part.
 
 struct P {
   width: u32,
@@ -19,7 +19,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     return;
   }
   let weight$r = bitcast<f32>(routes[row * 2u * p.k + p.k + $ru]);
-  let part$r = parts[(row * p.k + $ru) * p.width + i];
+  let part$r = select(0.0, parts[(row * p.k + $ru) * p.width + i], weight$r != 0.0);
   var sum = 0.0;
   sum = fma(weight$r, part$r, sum);
   output[row * p.width + i] = sum + shared_part[row * p.width + i];

@@ -8,7 +8,7 @@ use super::{EIGHT, FOUR, encodings, short};
 use crate::checked::Verb;
 use crate::device::{Act, Device, Routes};
 use crate::error::Result;
-use cherenkov_experts::{Bank, Slot, Wave};
+use cherenkov_experts::{Bank, Grade, Layouts, Slot, Wave};
 use cherenkov_format::record::{Projection, RecordLayout};
 use cherenkov_format::{Bits, Encoding, Group};
 
@@ -19,20 +19,29 @@ const SLOTS: usize = 5;
 pub struct Routed {
     h: usize,
     k: usize,
-    layout: RecordLayout,
+    layouts: Layouts,
     experts: Vec<Swiglu>,
     encodings: [Encoding; 2],
+    /// Encodings of the small records, which every second expert is held as.
+    low: Option<[Encoding; 2]>,
 }
 
-/// Every encoding, and mixed ones.
+/// Every encoding, mixed ones, and records of two grades side by side.
 pub fn cases(random: &mut Random) -> Vec<Routed> {
     let two = Encoding::Tile16 { bits: Bits::B2, group: Group::G64 };
     let mixed = [[two, EIGHT], [FOUR, two], [FOUR, FOUR]];
     let mut cases = Vec::new();
-    for (i, pair) in encodings().into_iter().map(|e| [e; 2]).chain(mixed).enumerate() {
+    let single = encodings().into_iter().map(|e| [e; 2]).chain(mixed).map(|pair| (pair, None));
+    let [narrow, three] = [(Bits::B2, Group::G32), (Bits::B3, Group::G64)]
+        .map(|(bits, group)| Encoding::Tile16 { bits, group });
+    let graded =
+        [([FOUR; 2], [two; 2]), ([FOUR; 2], [narrow; 2]), ([EIGHT, FOUR], [three, narrow])];
+    let graded = graded.into_iter().chain([([Encoding::Bf16; 2], [FOUR; 2])]);
+    let all = single.chain(graded.map(|(full, low)| (full, Some(low))));
+    for (i, (pair, low)) in all.enumerate() {
         let (h, width) = [(64, 64), (128, 64), (64, 192)][i % 3];
         let (count, k) = [(7, 2), (11, 4), (6, 6)][i % 3];
-        cases.push(routed(random, (h, width), (count, k), pair));
+        cases.push(routed(random, (h, width), (count, k), pair, low));
     }
     cases
 }
@@ -42,10 +51,14 @@ fn routed(
     (h, width): (usize, usize),
     (count, k): (usize, usize),
     encodings: [Encoding; 2],
+    low: Option<[Encoding; 2]>,
 ) -> Routed {
-    let layout = RecordLayout::new(h, width, encodings[0], encodings[1]).expect("widths fit");
-    let experts = (0..count).map(|_| Swiglu::new(random, (h, width), encodings)).collect();
-    Routed { h, k, layout, experts, encodings }
+    let layout =
+        |pair: [Encoding; 2]| RecordLayout::new(h, width, pair[0], pair[1]).expect("widths fit");
+    let layouts = Layouts { full: layout(encodings), low: low.map(layout) };
+    let pair = |expert: usize| low.filter(|_| expert % 2 == 1).unwrap_or(encodings);
+    let experts = (0..count).map(|e| Swiglu::new(random, (h, width), pair(e))).collect();
+    Routed { h, k, layouts, experts, encodings, low }
 }
 
 /// On a device.
@@ -58,16 +71,22 @@ pub struct Loaded<D: Device> {
 }
 
 impl Routed {
+    fn grade(&self, expert: u32) -> Grade {
+        if self.low.is_some() && expert % 2 == 1 { Grade::Low } else { Grade::Full }
+    }
+
     /// Writes an expert's record into a slot.
     fn land<B: Bank>(&self, bank: &mut B, slot: Slot, expert: u32) {
         let mut landing = bank.land(slot);
         let w = &self.experts[expert as usize];
-        let record = &mut landing.as_mut()[..self.layout.bytes()];
+        let layout = self.layouts.of(self.grade(expert));
+        // What an earlier, longer record left behind it is nobody's.
+        let record = &mut landing.as_mut()[..layout.bytes()];
         record.fill(0);
         let all =
             [(Projection::Gate, &w.gate), (Projection::Up, &w.up), (Projection::Down, &w.down)];
         for (which, w) in all {
-            let (at, len) = self.layout.span(which);
+            let (at, len) = layout.span(which);
             record[at..at + len].copy_from_slice(w.matrix.view().bytes());
         }
         bank.publish(slot, landing);
@@ -91,6 +110,29 @@ impl Routed {
         routes
     }
 
+    /// Combines with one expert of each row left out, whose part is anything.
+    fn leave_out<D: Device>(
+        &self,
+        device: &mut D,
+        on: &mut Loaded<D>,
+        rows: &Rows,
+        mut routes: Routes,
+    ) -> Result<()> {
+        let clean = rows.input(4, self.k * self.h);
+        let mut parts = clean.clone();
+        for (i, row) in rows.ids.iter().enumerate() {
+            let gone = i * self.k + row.random(rows.seed, 10).below(self.k);
+            routes.weights[gone] = 0.0;
+            let value = if gone.is_multiple_of(2) { f32::NAN } else { f32::INFINITY };
+            parts[gone * self.h..][..self.h].fill(value);
+        }
+        device.put(on.parts, &parts)?;
+        device.put(on.shared, &rows.primary(5, self.h, self.h))?;
+        device.combine(&routes, on.parts, on.shared, on.out)?;
+        // Nothing that is no number is left for the next run.
+        device.put(on.parts, &clean)
+    }
+
     /// Presents every expert once, in waves that the salt chooses.
     fn waves<D: Device>(
         &self,
@@ -112,7 +154,8 @@ impl Routed {
             for (&slot, &expert) in slots.iter().zip(experts) {
                 self.land(&mut on.bank, slot, expert);
             }
-            let wave = Wave { layer: 0, experts: experts.to_vec(), slots };
+            let grades = experts.iter().map(|e| self.grade(*e)).collect();
+            let wave = Wave { layer: 0, experts: experts.to_vec(), slots, grades };
             let ticket = device.experts(&on.bank, &wave, routes, on.x, on.parts)?;
             on.bank.wait(ticket);
         }
@@ -129,8 +172,10 @@ impl Subject for Routed {
 
     fn name(&self) -> String {
         let [inner, outer] = self.encodings.map(short);
-        let (count, width) = (self.experts.len(), self.layout.width());
-        format!("{} of {count}, hidden {}, width {width}, {inner} / {outer}", self.k, self.h)
+        let (count, width) = (self.experts.len(), self.layouts.full.width());
+        let low = self.low.map(|pair| pair.map(short));
+        let low = low.map_or(String::new(), |[i, o]| format!(", every second {i} / {o}"));
+        format!("{} of {count}, hidden {}, width {width}, {inner} / {outer}{low}", self.k, self.h)
     }
 
     fn load<D: Device>(&self, device: &mut D) -> Result<Loaded<D>> {
@@ -139,7 +184,7 @@ impl Subject for Routed {
             parts: device.act(self.k * self.h),
             shared: device.act(self.h),
             out: device.act(self.h),
-            bank: device.bank(SLOTS, &self.layout)?,
+            bank: device.bank(SLOTS, &self.layouts)?,
         })
     }
 
@@ -154,15 +199,18 @@ impl Subject for Routed {
         let wide = self.k * self.h;
         device.put(on.parts, &rows.primary(3, wide, wide))?;
         device.combine(&routes, on.parts, on.shared, on.out)?;
+        let primary = device.fetch(on.out)?;
+        self.leave_out(device, on, rows, routes)?;
         Ok(vec![
             Piece::values(Verb::Experts, parts),
             Piece::values(Verb::Combine, own),
+            Piece::values(Verb::Combine, primary),
             Piece::values(Verb::Combine, device.fetch(on.out)?),
         ])
     }
 
     fn scale(&self, seed: u64, row: RowId, piece: usize, _expected: &RowPiece) -> Scale {
-        if piece == 2 {
+        if piece >= 2 {
             return Scale::Row(Verb::Combine);
         }
         let (ids, weights) = self.route(seed, row);
