@@ -123,6 +123,8 @@ pub struct Snapshot {
     pub policy: &'static str,
     /// Bits of a weight of the records that are read; 16 or 32 where they are no codes.
     pub bits: usize,
+    /// Those of short records, if there are any.
+    pub low_bits: Option<usize>,
     /// Bytes of a record.
     pub record_bytes: u64,
 }

@@ -18,7 +18,7 @@ use crate::readers::{Clock, Done, Readers, Reads};
 use crate::request::{Asked, Wave, count, ring};
 use crate::source::{ExpertKey, Source};
 use crate::stats::{Cause, Counters, Snapshot, Tally};
-use cherenkov_format::Bits;
+use cherenkov_format::{Bits, RecordLayout};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,6 +158,7 @@ impl<B: Bank> Experts<B> {
             width: self.width.get(),
             policy: self.policy.name(),
             bits: self.source.layout().bits(),
+            low_bits: self.source.low().map(RecordLayout::bits),
             record_bytes: self.layouts.full.bytes() as u64,
         }
     }

@@ -49,17 +49,22 @@ pub fn lines(phases: &[(&'static str, &Streamed)]) -> Vec<String> {
 }
 
 /// Counters of a layer or of all; reads by precision and cause.
-fn counters(c: &Counters, bits: usize) -> Value {
+fn counters(c: &Counters, streamed: &Streamed) -> Value {
     let cause = |reads: u64, bytes: u64| json!({ "reads": reads, "bytes": bytes });
     let mut by_precision = Map::new();
     by_precision.insert(
-        bits.to_string(),
+        streamed.bits.to_string(),
         json!({
-            "demand": cause(c.demand_reads, c.demand_bytes),
+            "demand": cause(c.demand_reads - c.low_reads, c.demand_bytes - c.low_bytes),
             "lookahead": cause(c.ahead_reads, c.ahead_bytes),
             "scan": cause(c.scan_reads, c.scan_bytes),
         }),
     );
+    if let Some(bits) = streamed.low_bits {
+        // Only a step that waits reads short records.
+        let demand = cause(c.low_reads, c.low_bytes);
+        by_precision.insert(bits.to_string(), json!({ "demand": demand }));
+    }
     json!({
         "selections": c.selections,
         "hits": c.hits,
@@ -76,17 +81,20 @@ fn counters(c: &Counters, bits: usize) -> Value {
         "waits": c.waits,
         "wait_seconds": c.wait_time.as_secs_f64(),
         "reads_by_bits": by_precision,
+        "low_hits": c.low_hits,
+        "upgrades": c.upgrades,
+        "left_out": c.left_out,
     })
 }
 
 /// All layers of one phase together.
 pub fn phase(streamed: &Streamed) -> Value {
-    counters(&streamed.total(), streamed.bits)
+    counters(&streamed.total(), streamed)
 }
 
 /// Per layer, per expert, and how the pool stands.
 pub fn all(streamed: &Streamed) -> Value {
-    let layers: Vec<Value> = streamed.layers.iter().map(|c| counters(c, streamed.bits)).collect();
+    let layers: Vec<Value> = streamed.layers.iter().map(|c| counters(c, streamed)).collect();
     let per_layer = streamed.experts.len() / streamed.layers.len().max(1);
     let each = |of: fn(&ExpertCounters) -> u64| -> Vec<Vec<u64>> {
         let layers = streamed.experts.chunks(per_layer.max(1));
@@ -173,5 +181,10 @@ mod tests {
         let lookahead = &all["layers"][1]["reads_by_bits"]["4"]["lookahead"];
         assert_eq!(*lookahead, json!({ "reads": 4, "bytes": 4000 }));
         assert_eq!(phase(&streamed)["read_bytes"], 6000);
+        let mut short = streamed;
+        (short.low_bits, short.layers[0].low_reads, short.layers[0].low_bytes) = (Some(2), 1, 500);
+        let reads = &super::all(&short)["layers"][0]["reads_by_bits"];
+        assert_eq!(reads["2"]["demand"], json!({ "reads": 1, "bytes": 500 }));
+        assert_eq!(reads["4"]["demand"], json!({ "reads": 1, "bytes": 1500 }));
     }
 }
